@@ -1,0 +1,156 @@
+/*
+ * The door of the scheduler: admission, pages and their tags, the ledger, batches, retention.
+ *
+ * Pure: no clock, no I/O, no allocation, no threads, and no pointers in its state, which is one
+ * block that the caller provides. Equal state and equal event give equal effects and equal state.
+ * One thread at a time. Nothing here returns text.
+ *
+ * The caller's duties, each checked where it can be (a breach aborts and names the rule):
+ *  R1  event times never go back;
+ *  R2  each EFFECT_BATCH is answered by one EVENT_BATCH_DONE with a result for each entry, in
+ *      order, and each EFFECT_COPY by one EVENT_COPY_DONE;
+ *  R3  indices come from effects, and a session's index is dead after EFFECT_CLOSED, a turn's
+ *      after EFFECT_END;
+ *  R4  all effects of a step are carried out, in order, before the next batch is computed;
+ *  R5  sched_step is called with EVENT_TIMER when sched_deadline_us has passed.
+ */
+#ifndef HOLDFAST_SCHED_SCHED_H
+#define HOLDFAST_SCHED_SCHED_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "sched/check.h"
+#include "sched/language.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The ledger: accounts of bytes by columns. One verb moves an amount from column to column. */
+enum account {
+	ACCOUNT_WEIGHTS, ACCOUNT_WORKSPACE, ACCOUNT_DEVICE, ACCOUNT_HOST, ACCOUNT_DISK, ACCOUNT_STREAM,
+	ACCOUNT_COUNT
+};
+enum column {
+	COLUMN_FREE,
+	COLUMN_RUNNING,  /* pages that a running turn owns alone */
+	COLUMN_PROMISED, /* not assigned yet, kept for the growth of admitted turns */
+	COLUMN_RETAINED, /* pages of sessions between turns */
+	COLUMN_SHARED,   /* pages with more than one owner, counted once */
+	COLUMN_MOVING,   /* source or target of a copy in flight */
+	COLUMN_DOOMED,   /* freed, but their release is not durable yet; or quarantined */
+	COLUMN_COUNT
+};
+
+struct sched_group {
+	uint64_t page_bytes;
+	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context */
+	uint32_t page_count[PLACE_COUNT]; /* pages of the slab, the host slab, the disk tier */
+};
+
+struct sched_limits {
+	uint32_t session_count, turn_count, principal_count, group_count;
+	uint32_t page_tokens;      /* multiple of 16; divides 256 */
+	uint32_t context_tokens;   /* of one session */
+	uint32_t batch_rows;       /* rows of one step at most */
+	uint32_t chunk_tokens;     /* prefill rows of one turn in one step at most */
+	uint32_t batch_turns;      /* turns running at once at most */
+	uint32_t queue_turns;      /* turns waiting at most; more are refused as overloaded */
+	uint32_t growth_tokens;    /* growth quantum; 0: promise output_max in full */
+	uint32_t hold_until_durable; /* 1: a freed page is used again only after EVENT_DURABLE */
+	uint64_t step_us;          /* wanted time of a step; 0: no bound */
+	uint64_t weights_bytes, workspace_bytes, stream_bytes; /* for the ledger */
+	uint64_t stream_turn_bytes; /* charged to ACCOUNT_STREAM for each accepted turn */
+	uint64_t lease_us_max;
+	uint64_t principal_bytes;  /* quota of pinned and leased bytes of one principal; 0: none */
+	struct sched_group group[SCHED_GROUP_MAX];
+};
+
+struct sched; /* the caller's block */
+
+/* The caller's room for the effects of one step. Lives as long as the caller likes; sched_step
+   overwrites it from the start. */
+struct effects {
+	struct effect *list;
+	uint32_t count, capacity; /* capacity at least sched_effect_max(limits) */
+	struct batch_entry *entries;
+	uint32_t entry_count, entry_capacity; /* at least limits.batch_turns */
+	uint64_t step; /* number of this step, counting from 1; what EVENT_DURABLE refers to */
+};
+
+/* Refuses limits that make no sense: -ERR_OUT_OF_RANGE, and the name of the field in *field. */
+int sched_limits_check(const struct sched_limits *limits, const char **field);
+/* Size of the block, aligned to 64; limits must have passed the check. */
+size_t sched_bytes(const struct sched_limits *limits);
+uint32_t sched_effect_max(const struct sched_limits *limits);
+/* Makes the state in `block` (sched_bytes large, aligned to 64) and returns it. */
+struct sched *sched_init(void *block, const struct sched_limits *limits);
+
+/* Takes one event; out receives what follows from it. `keys` holds the chain_count keys of a TURN,
+   `results` the result_count results of a BATCH_DONE; NULL otherwise. Cannot fail: what is
+   impossible for the world is an effect (REFUSED, END), what breaks a rule aborts. */
+void sched_step(struct sched *s, const struct event *event, const struct chain_key *keys,
+		const struct batch_result *results, struct effects *out);
+
+/* When to call with EVENT_TIMER at the latest; UINT64_MAX: no timer runs. */
+uint64_t sched_deadline_us(const struct sched *s);
+
+/* Walks everything and aborts if any invariant does not hold. Cost: pages + sessions + turns. */
+void sched_audit(const struct sched *s);
+/* A hash of the whole state; equal histories of events give equal hashes. */
+uint64_t sched_hash(const struct sched *s);
+
+/* Views, for those who must show or carry out; never change anything. */
+const struct sched_limits *sched_limits_of(const struct sched *s);
+uint64_t sched_ledger(const struct sched *s, enum account account, enum column column);
+
+enum session_state { SESSION_FREE, SESSION_IDLE, SESSION_WAITING, SESSION_RUNNING };
+
+struct session_view {
+	uint64_t key;
+	uint32_t principal, state, turn; /* turn: the active one, or SCHED_NONE */
+	uint32_t pause;                  /* enum pause, when idle */
+	uint32_t history, resident;      /* tokens; resident: with K and V on the device */
+	uint32_t residency;
+	uint64_t granted_bytes, lease_until_us;
+	uint64_t device_bytes, idle_since_us;
+};
+/* -ERR_NOT_FOUND if the index is not in use. */
+int sched_session(const struct sched *s, uint32_t session, struct session_view *out);
+
+struct turn_view {
+	uint64_t key;
+	uint32_t session, running; /* running 0: waiting */
+	uint32_t place;            /* in the queue, from 1; 0 when running */
+	uint32_t wait_why, blocker;
+	uint64_t short_bytes;
+	uint32_t prompt, computed, sampled, output_max, credit;
+};
+int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out);
+
+struct page_ref {
+	uint32_t page, reserved;
+	uint64_t tag;
+};
+/* The session's pages of a group for positions first_page*page_tokens and on: up to `count` into
+   out; returns how many there are. What the engine reads and expects. */
+uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t group,
+			  uint32_t first_page, uint32_t count, struct page_ref *out);
+
+enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_MOVING, PAGE_DOOMED, PAGE_QUARANTINED };
+struct page_view {
+	uint64_t tag;
+	uint32_t state, principal, owners, position;
+	uint32_t session; /* an owner, or SCHED_NONE */
+};
+int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page_view *out);
+
+/* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
+uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);
+
+#ifdef __cplusplus
+}
+#endif
+
+#endif
