@@ -1,0 +1,152 @@
+/*
+ * Inside the CPU device: packed weights, quantised activations, and the table of leaves, the inner
+ * functions that exist once per instruction set. Private to kernels/cpu/.
+ *
+ * A leaf works on plain memory: no device, no threads, no allocation. device.c cuts the work among
+ * threads and calls leaves; ref.c fills the whole table first, then the vector files write over the
+ * slots they have. The cut never changes a sum: a leaf computes whole results.
+ *
+ * The arithmetic is fixed, so that a path is the same bits on every instruction set where it is
+ * marked EXACT:
+ *  f32 dot (EXACT): 16 lanes; lane j adds a[k]*w[k] for k = j, j+16, … in order, multiply and add
+ *      rounded apart; then lanes j and j+8 are added, j and j+4, j and j+2, j and j+1.
+ *  i8 block (EXACT): per block of 32 in ascending order, with the integer dot exact,
+ *      Q4_0, Q5_0, Q8_0:  acc = fma(d*da, dot, acc)        dot over the signed weight values
+ *      Q4_1, Q5_1, Q4_K, Q5_K: acc = fma(d*da, dot, acc); acc = fma(m, s, acc)   dot over unsigned
+ *      values, m the block's minimum (for the K types d = d*sc and m = -dmin*mn, each rounded to
+ *      f32 once); Q6_K: two halves of 16, each acc = fma(d*sc*da, dot_half, acc).
+ *      d, da, m, s are f32; d*da is rounded before the fma. Other types: the f32 dot over the
+ *      dequantised activation da*q and the dequantised weight.
+ *  activation block: da = max|x|/127, q = round to nearest even of x * (1/da) (0 if da is 0),
+ *      s = da * (float)(sum of q).
+ */
+#ifndef HOLDFAST_KERNELS_CPU_CPU_H
+#define HOLDFAST_KERNELS_CPU_CPU_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+
+enum { PACK_ROWS = 16, ACT_BLOCK = 32 };
+
+/* How a weight lies in memory. Rows are padded to PACK_ROWS with zero weights; a "group" is 16
+   rows. Within a group the columns go in blocks of 32, each block contiguous:
+   PACK_Q4   320 bytes: f16 d[16], f16 m[16], then 4 lines of 64 bytes; in line g, byte r*4+j: low
+             nibble is column 4g+j, high nibble column 16+4g+j, of row r (0 .. 15).
+             Q4_1 as it stands; Q4_0 with m unused (0) and `zero` 8.
+   PACK_Q8   544 bytes: f16 d[16], then 8 lines of 64 bytes; in line g, byte r*4+j is column 4g+j
+             of row r, as q + 128 (unsigned).
+   PACK_F32  2048 bytes: f32 [32][16]: column after column, 16 rows each.
+   PACK_RAW  rows as they stand in the file, one after the other; any type. */
+enum pack { PACK_Q4, PACK_Q8, PACK_F32, PACK_RAW, PACK_COUNT };
+
+struct weight {
+	uint32_t type;    /* enum weight_type */
+	uint32_t pack;    /* enum pack */
+	uint32_t rows, columns;
+	uint32_t zero;    /* PACK_Q4: subtracted from the nibble; 8 or 0 */
+	size_t row_bytes;   /* PACK_RAW: of one row */
+	size_t group_bytes; /* the others: of one group of 16 rows */
+	size_t bytes;
+	uint8_t *data;      /* aligned to 64 */
+};
+
+/* Rows of activations, in the precision of the path. With ACT_F32 only x is used. */
+struct act {
+	uint32_t kind;  /* ACT_F32 or ACT_I8_BLOCK (the two others are made into f32 rows) */
+	uint32_t columns;
+	const float *x; size_t x_stride;        /* floats */
+	const int8_t *q; size_t q_stride;       /* bytes; column order as in x */
+	const float *d, *s; size_t block_stride; /* one per block of 32; floats per row */
+};
+
+/* One partition of attention for one sequence and one KV head: `rows` query rows x `heads` query
+   heads that share the KV head. Everything is within one partition. */
+struct attend_job {
+	enum kv_kind kv;
+	uint32_t head;         /* values of a head */
+	uint32_t page_tokens;
+	uint32_t token_count;  /* positions of the partition that exist: 1 .. OPS_PARTITION */
+	const uint8_t *const *pages; /* page base + the offset of this layer and KV head's K block */
+	size_t v_offset;       /* from there to its V block */
+	const uint8_t *const *scales; /* per page, this layer and KV head's K scales; V's follow K's */
+	const float *q;        /* rows x heads x head, times attention_scale (and smoothing) */
+	size_t q_row_stride;   /* floats from row to row; heads are head apart */
+	uint32_t rows, heads;
+	/* Row i sees the partition's positions from[i] .. to[i]-1; from[i] >= to[i]: none. */
+	const uint32_t *from, *to;
+	float softcap;
+	/* Partials, rows x heads (x head): maximum (-inf if none seen), sum, weighted values. */
+	float *m, *l, *o;
+	float *scratch; /* leaf_scratch_floats() of room, of this thread */
+};
+
+struct leaf {
+	const char *name;
+	/* out[c*out_stride + row] for rows of groups [group_first, +group_count) and activation rows
+	   [c_first, +c_count); rows beyond weight->rows are not written. Indexed by pack; each takes
+	   both kinds of act. */
+	void (*matmul[PACK_COUNT])(const struct weight *w, uint32_t group_first,
+				   uint32_t group_count, const struct act *a, uint32_t c_first,
+				   uint32_t c_count, float *out, size_t out_stride);
+	/* out = x * w / sqrt(mean(x^2) + epsilon); the sum of squares as the f32 dot. EXACT. */
+	void (*norm)(const float *x, const float *w, uint32_t n, float epsilon, float *out);
+	/* One row to i8 blocks; n a multiple of 32. EXACT. */
+	void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
+	/* out = silu(gate) * up, and gelu (tanh form). */
+	void (*gate[2])(const float *gate, const float *up, uint32_t n, float *out);
+	void (*attend)(const struct attend_job *job);
+	/* Encode one head's values (n of them) of one token into page bytes: K at offsets of
+	   page_k_at, V of page_v_at, and its scale bytes (8-bit kinds). EXACT. */
+	void (*encode_k)(enum kv_kind kv, const float *k, uint32_t head, uint32_t token,
+			 uint32_t page_tokens, uint8_t *block, uint8_t *scales);
+	void (*encode_v)(enum kv_kind kv, const float *v, uint32_t head, uint32_t token,
+			 uint32_t page_tokens, uint8_t *block, uint8_t *scales);
+	/* Largest value and its first index; and sum of exp(x - max), in 16 lanes as the f32 dot. */
+	float (*max)(const float *x, uint32_t n, uint32_t *at);
+	float (*exp_sum)(const float *x, uint32_t n, float max);
+	/* rows of x += y. */
+	void (*add)(float *x, const float *y, uint32_t n);
+};
+
+/* Floats that attend may use of job->scratch for any job with these sizes. */
+size_t leaf_scratch_floats(uint32_t rows, uint32_t heads, uint32_t head);
+
+void leaf_init_ref(struct leaf *leaf);
+void leaf_init_avx2(struct leaf *leaf);
+void leaf_init_avx512(struct leaf *leaf); /* F, BW, VL, DQ at least; VNNI if the CPU has it */
+
+/* Place of an element within the K or V block of one layer and KV head, in elements (times the
+   kind's element size). Tiles of 16 tokens, each 16*head elements; pairs along the contraction
+   axis: two values of one token for K, two tokens of one value for V. */
+static inline size_t page_k_at(uint32_t token, uint32_t value, uint32_t head)
+{
+	const uint32_t t = token % 16;
+	return (size_t)(token / 16) * 16 * head + (value / 4) * 64 + (t / 4) * 16 +
+	       ((value / 2) & 1) * 8 + (t % 4) * 2 + (value & 1);
+}
+
+static inline size_t page_v_at(uint32_t token, uint32_t value, uint32_t head)
+{
+	const uint32_t t = token % 16;
+	return (size_t)(token / 16) * 16 * head + (size_t)(t / 2) * 2 * head + (value / 32) * 64 +
+	       (value % 32) * 2 + (t & 1);
+}
+
+/* Values that share a scale byte, and scale bytes of one token's K (or V) in one KV head. */
+static inline uint32_t kv_group_values(uint32_t head)
+{
+	return head <= 96 ? head : 64;
+}
+
+static inline uint32_t kv_group_count(uint32_t head)
+{
+	return head <= 96 ? 1 : head / 64;
+}
+
+/* Of one layer and KV head the scales are: K's [group][page_tokens] bytes, then V's. FP8's scale
+   byte is e + 128 for the scale 2^e (0 for an all-zero vector); INT8's is 8*e' + m, its value
+   (8 + m) / 8 * 2^(e' - 24) with e' 0 .. 31, m 0 .. 7 (rounded up, so that nothing clips). */
+
+#endif
