@@ -146,7 +146,8 @@ static inline uint32_t kv_group_count(uint32_t head)
 }
 
 /* Of one layer and KV head the scales are: K's [group][page_tokens] bytes, then V's. FP8's scale
-   byte is e + 128 for the scale 2^e (0 for an all-zero vector); INT8's is 8*e' + m, its value
+   byte is e + 128 for the scale 2^e, the smallest with max|x| / 2^e <= 448 (e = 0 for an all-zero
+   vector); INT8's is 8*e' + m, its value
    (8 + m) / 8 * 2^(e' - 24) with e' 0 .. 31, m 0 .. 7 (rounded up, so that nothing clips). */
 
 #endif
