@@ -1,0 +1,108 @@
+/*
+ * Conversations as the text the model was trained on, append-only: a message's rendering adds
+ * segments and never changes what was rendered before.
+ *
+ * A rendering is a list of segments: text of our own, in which control tokens are meant, and text
+ * of users and tools, in which they are not. The two are tokenised apart (tokenizer_encode with
+ * special true and false), so that no user text can ever become a control token.
+ */
+#ifndef HOLDFAST_RUNTIME_TEMPLATE_H
+#define HOLDFAST_RUNTIME_TEMPLATE_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/tokenizer.h"
+
+enum role { ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL };
+
+/* Strings are borrowed, length beside, not NUL-terminated. */
+struct text {
+	const char *at;
+	size_t length;
+};
+
+struct tool_call {
+	struct text id, name;
+	struct text arguments; /* JSON text */
+};
+
+struct message {
+	enum role role;
+	struct text content;
+	const struct tool_call *calls; /* ROLE_ASSISTANT */
+	uint32_t call_count;
+	struct text call_id;           /* ROLE_TOOL: which call this answers; may be empty */
+	struct text name;              /* ROLE_TOOL: the tool's name; may be empty */
+};
+
+struct tool {
+	struct text json; /* the whole tool object as JSON text, compact or not: {"type":"function",…} */
+};
+
+/* What a segment is made of grows in one buffer; segments index into it. */
+struct segment {
+	size_t at, length;
+	bool special;
+};
+struct rendering {
+	char *bytes;
+	size_t length, capacity;
+	struct segment *segment;
+	size_t count, segment_capacity;
+};
+void rendering_init(struct rendering *rendering);
+void rendering_clear(struct rendering *rendering); /* keeps the memory */
+void rendering_free(struct rendering *rendering);
+
+struct template; /* static data */
+
+/* By name ("smollm2", "chatml"), or from what the model's own template looks like.
+   -ERR_UNSUPPORTED with a reason. */
+int template_find(const char *name, const struct template **out);
+int template_of_model(const struct model *model, const struct template **out, char *reason);
+const char *template_name(const struct template *template);
+
+/* Where a conversation stands, for a template that must know. Zero at the start of a session. */
+struct template_state {
+	uint32_t message_count;
+	uint8_t last_role; /* enum role of the last message, when message_count > 0 */
+	bool open;         /* the assistant's turn is open: its end mark has not been rendered */
+	bool tools;        /* tools were offered */
+	bool calls_open;   /* tool results are being gathered in one block */
+};
+
+/* Appends the head of a session: system prompt and tools (either may be absent). A template that
+   has a default system prompt renders it here. -ERR_BAD_ARG (a tool's JSON is not an object),
+   -ERR_MEMORY. May be called once, first. */
+int template_begin(const struct template *template, struct template_state *state,
+		   const struct message *system, const struct tool *tools, uint32_t tool_count,
+		   struct rendering *out);
+/* Appends messages. If the assistant's turn is open (it ended by a limit or stop string, so that
+   its end mark was not sampled) its end mark comes first. ended: the last sampled token was the
+   end mark itself. */
+int template_append(const struct template *template, struct template_state *state,
+		    const struct message *messages, uint32_t count, struct rendering *out);
+/* Appends what opens the assistant's turn ("<|im_start|>assistant\n"). */
+int template_open_turn(const struct template *template, struct template_state *state,
+		       struct rendering *out);
+/* Tells the state that the assistant's turn is over: with its end mark sampled or not. */
+void template_turn_over(const struct template *template, struct template_state *state,
+			bool end_mark_sampled);
+
+/* Finds the tool calls in an assistant's text: <tool_call>\n{"name":…,"arguments":{…}}\n</tool_call>,
+   one or several. For streaming it is called with all the turn's text so far. */
+enum calls_state { CALLS_NONE, CALLS_MAYBE, CALLS_PARTIAL, CALLS_COMPLETE, CALLS_BROKEN };
+struct calls {
+	enum calls_state state;
+	size_t text_length; /* bytes before the first call's mark: what is plain text */
+	uint32_t count;     /* complete calls */
+	struct tool_call call[16]; /* pointing into the text; id empty */
+};
+/* final: no more text will come. MAYBE: the text ends in what could begin a mark. BROKEN: a mark
+   whose content is not a call; then it is plain text, never half a call. Bounded by its input. */
+void calls_parse(const struct template *template, const char *text, size_t length, bool final,
+		 struct calls *out);
+
+#endif

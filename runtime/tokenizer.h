@@ -1,0 +1,52 @@
+/*
+ * Text to token ids and back. Byte-level BPE with a hand-written pre-tokenizer for each known name;
+ * an unknown one is refused by its name. Works on bytes: what is not UTF-8 round-trips too.
+ */
+#ifndef HOLDFAST_RUNTIME_TOKENIZER_H
+#define HOLDFAST_RUNTIME_TOKENIZER_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/model.h"
+
+struct tokenizer; /* immutable after opening: any thread may use it */
+
+/* Borrows model->vocabulary, which must outlive it. -ERR_UNSUPPORTED with the name in reason. */
+int tokenizer_open(const struct model *model, struct tokenizer **out, char *reason);
+void tokenizer_close(struct tokenizer **tokenizer);
+
+/* Appends the ids of `length` bytes to ids[*count], up to `capacity`; nothing is added around them
+   (no start token). special: control and user-defined tokens are found in the text (only for text
+   of our own templates); otherwise control tokens in the text stay plain text. Time n log n.
+   -ERR_TOO_BIG if capacity is too small (then *count is unchanged), -ERR_MEMORY. A text of n bytes
+   gives at most n ids. */
+int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
+		     bool special, uint32_t *ids, size_t capacity, size_t *count);
+
+/* The bytes of one token, appended as plain bytes. Control tokens give their text if `special`,
+   else nothing. Returns the length; *bytes lives as long as the tokenizer. Ids that do not exist
+   give 0 bytes. */
+size_t tokenizer_bytes(const struct tokenizer *tokenizer, uint32_t id, bool special,
+		       const char **bytes);
+
+uint32_t tokenizer_count(const struct tokenizer *tokenizer);
+bool tokenizer_is_control(const struct tokenizer *tokenizer, uint32_t id);
+/* The id of a control or user-defined token by its exact text; UINT32_MAX if there is none. */
+uint32_t tokenizer_find(const struct tokenizer *tokenizer, const char *text);
+/* A token that ends a turn: eos, eot, <|im_end|> and its like, found in the vocabulary. */
+bool tokenizer_is_end(const struct tokenizer *tokenizer, uint32_t id);
+
+/* Streaming decoder: holds back an incomplete UTF-8 character (at most 3 bytes). */
+struct utf8_stream {
+	uint8_t held[4];
+	uint32_t count;
+};
+/* Appends bytes and moves what is complete to out (room for held + length); returns how much.
+   Bytes that can never become a character pass through as U+FFFD when `strict`, as they are
+   otherwise; with `flush` what is held is treated so too. out needs 3 times the room if strict. */
+size_t utf8_stream_push(struct utf8_stream *stream, const char *bytes, size_t length, bool strict,
+			bool flush, char *out);
+
+#endif
