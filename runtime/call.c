@@ -1,0 +1,451 @@
+/*
+ * Accepted calls: a slot for each, its stream out, its credit, and exactly one END.
+ *
+ * A turn's text and tokens stay in the slot from first to last, so that what is sent is only a
+ * matter of two positions. Nothing is sent while the scheduler's effects are carried out: effects
+ * change slots, call_flush sends.
+ */
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/daemon.h"
+
+enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024 };
+
+/* Address space only: pages that are never touched cost nothing. */
+static void *reserve(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+/* The slot's touched memory goes back, so that one large turn does not stay in memory for ever. */
+static void release(void *at, size_t bytes)
+{
+	madvise(at, bytes, MADV_DONTNEED);
+}
+
+int calls_open(struct daemon *d)
+{
+	const size_t n = d->options.calls, context = d->limits.context_tokens;
+	d->end_max = END_BODY_BYTES;
+	d->idem_count = (uint32_t)n * 4;
+	d->calls = calloc(n, sizeof *d->calls);
+	d->idem = calloc(d->idem_count, sizeof *d->idem);
+	if (!d->calls || !d->idem)
+		return -ERR_MEMORY;
+	for (size_t i = 0; i < n; i++) {
+		struct call *c = &d->calls[i];
+		c->text = reserve(d->text_max);
+		c->token = reserve(context * sizeof *c->token);
+		c->text_end = reserve(context * sizeof *c->text_end);
+		c->logprob = reserve(context * sizeof *c->logprob);
+		c->alternatives = reserve(context * sizeof *c->alternatives);
+		c->end_body = reserve(d->end_max);
+		if (!c->text || !c->token || !c->text_end || !c->logprob || !c->alternatives || !c->end_body)
+			return -ERR_MEMORY;
+	}
+	return 0;
+}
+
+void calls_close(struct daemon *d)
+{
+	const size_t context = d->limits.context_tokens;
+	for (uint32_t i = 0; d->calls && i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (c->text)
+			munmap(c->text, d->text_max);
+		if (c->token)
+			munmap(c->token, context * sizeof *c->token);
+		if (c->text_end)
+			munmap(c->text_end, context * sizeof *c->text_end);
+		if (c->logprob)
+			munmap(c->logprob, context * sizeof *c->logprob);
+		if (c->alternatives)
+			munmap(c->alternatives, context * sizeof *c->alternatives);
+		if (c->end_body)
+			munmap(c->end_body, d->end_max);
+	}
+	free(d->calls);
+	free(d->idem);
+	d->calls = NULL;
+	d->idem = NULL;
+}
+
+int call_idem(struct daemon *d, uint32_t principal, const struct wire_id *key,
+	      const uint8_t body_hash[16], struct wire_id *op)
+{
+	for (uint32_t i = 0; i < d->idem_count; i++) {
+		const struct idem *e = &d->idem[i];
+		if (!e->used || e->principal != principal || memcmp(&e->key, key, sizeof *key) != 0)
+			continue;
+		if (memcmp(e->body_hash, body_hash, sizeof e->body_hash) != 0)
+			return -ERR_IDEM_MISMATCH;
+		*op = e->op;
+		return 1;
+	}
+	struct idem *e = &d->idem[d->idem_next];
+	d->idem_next = (d->idem_next + 1) % d->idem_count;
+	e->used = true;
+	e->principal = principal;
+	e->key = *key;
+	e->op = *op;
+	memcpy(e->body_hash, body_hash, sizeof e->body_hash);
+	return 0;
+}
+
+uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m)
+{
+	const uint32_t principal = d->peers[peer].principal;
+	uint32_t slot = NONE, mine = 0;
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		const struct call *c = &d->calls[i];
+		if (c->state == CALL_FREE && slot == NONE)
+			slot = i;
+		mine += c->state != CALL_FREE && c->principal == principal;
+	}
+	if (slot == NONE || mine >= d->options.calls_principal)
+		return NONE;
+	struct call *c = &d->calls[slot];
+	const struct call kept = *c;
+	memset(c, 0, sizeof *c);
+	c->generation = kept.generation + 1;
+	c->text = kept.text;
+	c->token = kept.token;
+	c->text_end = kept.text_end;
+	c->logprob = kept.logprob;
+	c->alternatives = kept.alternatives;
+	c->end_body = kept.end_body;
+	c->state = CALL_ENDED; /* until it has become a turn */
+	c->peer = peer;
+	c->principal = principal;
+	c->session = NONE;
+	c->sched = NONE;
+	c->channel = channel;
+	c->method = m->method;
+	c->window = m->window < d->options.window_max ? m->window : d->options.window_max;
+	c->deadline_us = m->deadline_ms == WIRE_NONE ? 0 : d->now_us + m->deadline_ms * 1000;
+	c->progress_us = d->now_us;
+	c->note_us = d->now_us + d->options.note_ms * 1000;
+	randombytes_buf(c->op.bytes, sizeof c->op.bytes);
+	d->peers[peer].calls++;
+	return slot;
+}
+
+void call_free(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	CHECK(c->state == CALL_ENDED);
+	if (c->peer != NONE) {
+		CHECK(d->peers[c->peer].calls > 0);
+		d->peers[c->peer].calls--;
+	}
+	if (c->text_length > 4096 || c->blob_length > 4096)
+		release(c->text, d->text_max);
+	if (c->end_length > 4096)
+		release(c->end_body, d->end_max);
+	if (c->sampled > 1024) {
+		const size_t context = d->limits.context_tokens;
+		release(c->token, context * sizeof *c->token);
+		release(c->text_end, context * sizeof *c->text_end);
+		release(c->logprob, context * sizeof *c->logprob);
+	}
+	if (c->sampled && c->sampling.logprobs > 1)
+		release(c->alternatives, d->limits.context_tokens * sizeof *c->alternatives);
+	c->state = CALL_FREE;
+	c->peer = NONE;
+}
+
+uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *op)
+{
+	for (uint32_t i = 0; i < d->options.calls; i++)
+		if (d->calls[i].state != CALL_FREE && d->calls[i].principal == principal &&
+		    memcmp(&d->calls[i].op, op, sizeof *op) == 0)
+			return i;
+	return NONE;
+}
+
+uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel)
+{
+	for (uint32_t i = 0; i < d->options.calls; i++)
+		if (d->calls[i].state != CALL_FREE && d->calls[i].peer == peer && d->calls[i].channel == channel)
+			return i;
+	return NONE;
+}
+
+void call_end(struct daemon *d, uint32_t call, struct wire_end *end)
+{
+	struct call *c = &d->calls[call];
+	struct wire_writer w;
+	CHECK(c->end_length == 0);
+	wire_writer_init(&w, c->end_body, d->end_max);
+	if (wire_write_end(&w, end) != 0) {
+		/* A result that is too large for one body: the numbers say so. */
+		const struct wire_end small = {
+			.status = {"error", 5}, .turn = WIRE_NONE, .epoch = WIRE_NONE,
+			.err = {.code = ERR_TOO_BIG, .after_ms = WIRE_NONE, .used = WIRE_NONE,
+				.asked = WIRE_NONE, .limit = d->end_max}};
+		wire_writer_init(&w, c->end_body, d->end_max);
+		CHECK(wire_write_end(&w, &small) == 0);
+	}
+	c->end_length = w.length;
+	c->state = CALL_ENDED;
+	if (c->peer == NONE)
+		call_free(d, call);
+}
+
+void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *err)
+{
+	struct wire_end end = {.status = {"error", 5}, .err = *err, .turn = WIRE_NONE, .epoch = WIRE_NONE};
+	const uint32_t session = d->calls[call].session;
+	if (session != NONE && d->sessions[session].used)
+		session_end_fields(&d->sessions[session], &end);
+	call_end(d, call, &end);
+}
+
+void call_fail(struct daemon *d, uint32_t call, int code)
+{
+	const struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
+				     .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+	call_fail_numbers(d, call, &err);
+}
+
+/* The log-probabilities of tokens [first, last) into the tail of d->out; absent if not asked for. */
+static struct wire_value logprobs_write(struct daemon *d, const struct call *c, uint32_t first,
+					uint32_t last)
+{
+	const size_t half = d->out_max / 2;
+	struct wire_writer w;
+	if (!c->sampling.logprobs)
+		return (struct wire_value){NULL, 0};
+	wire_writer_init(&w, d->out + half, half);
+	wire_put_array(&w, last - first);
+	for (uint32_t i = first; i < last; i++) {
+		const struct ops_sampled *s = &c->alternatives[i];
+		const uint32_t top = c->sampling.logprobs > 1 ? s->top_count : 0;
+		wire_put_map(&w, top ? 3 : 2);
+		wire_put_text(&w, "t");
+		wire_put_u64(&w, c->token[i]);
+		wire_put_text(&w, "p");
+		wire_put_f32(&w, c->logprob[i]);
+		if (!top)
+			continue;
+		wire_put_text(&w, "top");
+		wire_put_array(&w, top);
+		for (uint32_t k = 0; k < top; k++) {
+			wire_put_array(&w, 2);
+			wire_put_u64(&w, s->top_token[k]);
+			wire_put_f32(&w, s->top_logprob[k]);
+		}
+	}
+	CHECK(!w.full);
+	return (struct wire_value){w.at, w.length};
+}
+
+/* Up to which token, and which byte, the next DATA may go. False: nothing may be sent now. */
+static bool data_next(const struct call *c, uint32_t *token_last, size_t *byte_last)
+{
+	size_t most = c->visible < c->window ? c->visible : (size_t)c->window;
+	if (most > c->sent_bytes + DATA_TEXT_MAX)
+		most = c->sent_bytes + DATA_TEXT_MAX;
+	uint32_t t = c->sent_tokens;
+	while (t < c->sampled && t - c->sent_tokens < DATA_TOKENS_MAX && c->text_end[t] <= most)
+		t++;
+	*token_last = t;
+	*byte_last = t > c->sent_tokens ? c->text_end[t - 1] : c->sent_bytes;
+	/* Over: what is left is tokens whose text is not shown, or is shown in part. */
+	if (c->state == CALL_ENDED && t < c->sampled && t - c->sent_tokens < DATA_TOKENS_MAX &&
+	    c->text_end[t] > c->visible && most >= c->visible) {
+		*byte_last = c->visible;
+		while (t < c->sampled && t - c->sent_tokens < DATA_TOKENS_MAX)
+			t++;
+		*token_last = t;
+	}
+	return *token_last > c->sent_tokens;
+}
+
+static int data_send(struct daemon *d, struct call *c, uint32_t token_last, size_t byte_last)
+{
+	struct wire_writer w;
+	const struct wire_data m = {
+		.off = byte_last,
+		.n_tokens = token_last - c->sent_tokens,
+		.text = {c->text + c->sent_bytes, byte_last - c->sent_bytes},
+		.logprobs = logprobs_write(d, c, c->sent_tokens, token_last)};
+	wire_writer_init(&w, d->out, d->out_max / 2);
+	CHECK(wire_write_data(&w, &m) == 0);
+	TRY(peer_send(d, c->peer, WIRE_DATA, c->channel, c->seq + 1, d->out, w.length,
+		      c->token + c->sent_tokens, (size_t)m.n_tokens * 4));
+	c->seq++;
+	c->sent_tokens = token_last;
+	c->sent_bytes = byte_last;
+	c->progress_us = d->now_us;
+	return 0;
+}
+
+static int accepted_send(struct daemon *d, struct call *c)
+{
+	uint8_t body[64];
+	struct wire_writer w;
+	const struct wire_accepted m = {.op = c->op, .dup = c->dup, .durable = false};
+	wire_writer_init(&w, body, sizeof body);
+	CHECK(wire_write_accepted(&w, &m) == 0);
+	TRY(peer_send(d, c->peer, WIRE_ACCEPTED, c->channel, 0, body, w.length, NULL, 0));
+	c->accepted_sent = true;
+	return 0;
+}
+
+static int flush_all(struct daemon *d, struct call *c, bool *over)
+{
+	uint32_t token_last;
+	size_t byte_last;
+	if (!c->accepted_sent)
+		TRY(accepted_send(d, c));
+	while (data_next(c, &token_last, &byte_last))
+		TRY(data_send(d, c, token_last, byte_last));
+	if (c->state != CALL_ENDED || c->end_length == 0 || c->sent_tokens < c->sampled)
+		return 0;
+	TRY(peer_send(d, c->peer, WIRE_END, c->channel, c->seq + 1, c->end_body, c->end_length,
+		      c->blob_length ? c->text : NULL, c->blob_length));
+	*over = true;
+	return 0;
+}
+
+void call_flush(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	bool over = false;
+	if (c->state == CALL_FREE || c->peer == NONE)
+		return;
+	if (d->peers[c->peer].congested && d->now_us < d->peers[c->peer].retry_us)
+		return;
+	const int code = flush_all(d, c, &over);
+	if (code == -ERR_CLOSED)
+		peer_gone(d, c->peer);
+	else if (over)
+		call_free(d, call);
+	else if (c->state == CALL_RUNNING)
+		call_credit(d, call);
+}
+
+void calls_flush(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->options.calls; i++)
+		if (d->calls[i].state != CALL_FREE)
+			call_flush(d, i);
+}
+
+void call_window(struct daemon *d, uint32_t call, uint64_t max_off)
+{
+	struct call *c = &d->calls[call];
+	const uint64_t most = c->sent_bytes + d->options.window_max;
+	if (max_off > most)
+		max_off = most;
+	if (max_off > c->window) {
+		c->window = max_off;
+		c->progress_us = d->now_us;
+	}
+	call_flush(d, call);
+}
+
+void call_credit(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	const size_t unread = c->text_length - c->sent_bytes;
+	const size_t room = unread < d->options.stream_bytes ? d->options.stream_bytes - unread : 0;
+	const uint32_t whole = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
+	const uint32_t credit = c->sampled + (uint32_t)(room / d->token_bytes_max);
+	/* Seldom: half of the room is left before the scheduler hears of more. */
+	if (c->state != CALL_RUNNING || c->sched == NONE || credit <= c->credit ||
+	    c->credit - c->sampled > whole / 2)
+		return;
+	c->credit = credit;
+	const struct event e = {.kind = EVENT_CREDIT, .session = SCHED_NONE, .turn = c->sched,
+				.now_us = d->now_us, .as.credit.tokens = credit};
+	step(d, &e, NULL);
+}
+
+void call_cancel(struct daemon *d, uint32_t call, enum end end)
+{
+	struct call *c = &d->calls[call];
+	if (c->state != CALL_RUNNING || c->sched == NONE)
+		return;
+	const struct event e = {.kind = EVENT_CANCEL, .session = SCHED_NONE, .turn = c->sched,
+				.now_us = d->now_us, .as.cancel = {.end = end}};
+	step(d, &e, NULL);
+}
+
+static void note_send(struct daemon *d, struct call *c)
+{
+	uint8_t body[256];
+	struct wire_writer w;
+	struct turn_view view;
+	if (c->sched == NONE || sched_turn(d->sched, c->sched, &view) != 0)
+		return;
+	const bool decoding = view.running && view.sampled > 0 && !c->paused;
+	if (decoding)
+		return; /* DATA says it */
+	const char *state = !view.running ? "queued" : c->paused ? "paused" : "prefilling";
+	const struct wire_note m = {
+		.op = c->op, .state = {state, strlen(state)},
+		.done = view.computed, .total = view.prompt,
+		.place = view.running ? WIRE_NONE : view.place,
+		.short_by = view.running ? WIRE_NONE : view.short_bytes,
+		.eta_ms = WIRE_NONE};
+	wire_writer_init(&w, body, sizeof body);
+	CHECK(wire_write_note(&w, &m) == 0);
+	if (peer_send(d, c->peer, WIRE_NOTE, c->channel, 0, body, w.length, NULL, 0) == -ERR_CLOSED)
+		peer_gone(d, c->peer);
+}
+
+/* A reader that does not take the rest of an ended turn: END goes out without it. */
+static void stall_end(struct daemon *d, struct call *c)
+{
+	struct wire_end end = {.status = {"error", 5}, .turn = WIRE_NONE, .epoch = WIRE_NONE,
+			       .err = {.code = ERR_SLOW_CONSUMER, .after_ms = WIRE_NONE, .used = c->sent_bytes,
+				       .asked = c->visible, .limit = c->window}};
+	struct wire_writer w;
+	wire_writer_init(&w, c->end_body, d->end_max);
+	CHECK(wire_write_end(&w, &end) == 0);
+	c->end_length = w.length;
+	c->sent_tokens = c->sampled;
+	c->sent_bytes = c->visible;
+}
+
+uint64_t calls_tick(struct daemon *d)
+{
+	uint64_t next = UINT64_MAX;
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (c->state == CALL_FREE || c->peer == NONE)
+			continue;
+		const struct peer *p = &d->peers[c->peer];
+		if (d->now_us - p->seen_us > 3 * d->options.heartbeat_ms * 1000) {
+			peer_gone(d, c->peer);
+			continue;
+		}
+		if (next > p->seen_us + 3 * d->options.heartbeat_ms * 1000 + 1)
+			next = p->seen_us + 3 * d->options.heartbeat_ms * 1000 + 1;
+		if (p->congested && p->retry_us < next)
+			next = p->retry_us;
+		if (c->state == CALL_RUNNING) {
+			if (d->now_us >= c->note_us) {
+				c->note_us = d->now_us + d->options.note_ms * 1000;
+				note_send(d, c);
+			}
+			if (c->note_us < next)
+				next = c->note_us;
+			continue;
+		}
+		const uint64_t stalled = c->progress_us + d->options.stall_ms * 1000;
+		if (c->end_length && d->now_us >= stalled && c->sent_tokens < c->sampled)
+			stall_end(d, c);
+		else if (c->end_length && d->now_us >= stalled + d->options.stall_ms * 1000)
+			peer_gone(d, c->peer); /* It does not even take its END. */
+		else if (stalled < next && stalled > d->now_us)
+			next = stalled;
+	}
+	return next;
+}

@@ -1,0 +1,353 @@
+/*
+ * Opening the daemon: the memory plan, what must be held before anything is served, and the order
+ * in which it is all closed again.
+ */
+#include <errno.h>
+#include <signal.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/signalfd.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/endpoint.h"
+#include "runtime/loop.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_NOT_NOW = 3, OUT_BYTES = 320 * 1024, FD_WANTED = 4096 };
+
+static const uint64_t KV_STANDARD_MAX = 4ull << 30; /* a default slab is never larger */
+
+struct plan {
+	struct forward_needs needs;
+	uint64_t available, kv_bytes, page_count, host_bytes;
+};
+
+static uint64_t memory_available(void)
+{
+	FILE *file = fopen("/proc/meminfo", "re");
+	char line[256];
+	unsigned long long kib = 0;
+	while (file && fgets(line, sizeof line, file))
+		if (sscanf(line, "MemAvailable: %llu kB", &kib) == 1)
+			break;
+	if (file)
+		fclose(file);
+	return (uint64_t)kib * 1024;
+}
+
+static void forward_options_fill(const struct daemon *d, struct forward_options *f)
+{
+	const struct options *o = &d->options;
+	forward_options_default(f);
+	f->kv = (enum kv_kind)o->kv;
+	f->act = (enum act_kind)o->act;
+	f->isa = (enum isa)o->isa;
+	f->integrity = (enum integrity)o->integrity;
+	f->threads = (uint32_t)o->threads;
+	f->page_tokens = (uint32_t)o->page_tokens;
+	f->page_count = d->limits.group[0].page_count[PLACE_DEVICE];
+	f->rows_max = (uint32_t)(o->batch_rows > o->turns ? o->batch_rows : o->turns);
+	f->sequences_max = f->samples_max = (uint32_t)o->turns;
+	f->context = d->limits.context_tokens;
+	f->cache_dir = o->cache[0] ? o->cache : NULL;
+	f->progress = log_progress;
+}
+
+static void limits_fill(struct daemon *d)
+{
+	const struct options *o = &d->options;
+	struct sched_limits *l = &d->limits;
+	const uint32_t model = d->model->arch.context;
+	l->session_count = (uint32_t)o->sessions;
+	l->turn_count = (uint32_t)(o->turns + o->queue);
+	l->principal_count = (uint32_t)o->principals;
+	l->group_count = 1;
+	l->page_tokens = (uint32_t)o->page_tokens;
+	l->context_tokens = o->context && o->context < model ? (uint32_t)o->context : model;
+	l->batch_rows = (uint32_t)(o->batch_rows > o->turns ? o->batch_rows : o->turns);
+	l->chunk_tokens = (uint32_t)(o->chunk < l->batch_rows ? o->chunk : l->batch_rows);
+	l->batch_turns = (uint32_t)o->turns;
+	l->queue_turns = (uint32_t)o->queue;
+	l->growth_tokens = (uint32_t)o->growth;
+	l->hold_until_durable = 1;
+	l->step_us = o->step_ms * 1000;
+	l->stream_turn_bytes = o->stream_bytes;
+	l->stream_bytes = o->stream_bytes * l->turn_count;
+	l->lease_us_max = o->lease_max_ms * 1000;
+	l->principal_bytes = o->principal_bytes;
+}
+
+/* Sizes the slab and finds out whether all of it fits. */
+static int plan_make(struct daemon *d, struct plan *p)
+{
+	struct forward_options f;
+	limits_fill(d);
+	forward_options_fill(d, &f);
+	f.page_count = 1;
+	TRY(forward_needs(d->model, &f, &p->needs));
+	p->available = memory_available();
+	p->kv_bytes = d->options.kv_memory;
+	if (!p->kv_bytes) {
+		p->kv_bytes = p->available / 4;
+		if (p->kv_bytes > KV_STANDARD_MAX)
+			p->kv_bytes = KV_STANDARD_MAX;
+	}
+	p->page_count = p->kv_bytes / p->needs.page_bytes;
+	/* More than all sessions could ever hold is never touched. */
+	const uint64_t per_session = (d->limits.context_tokens + d->limits.page_tokens - 1) / d->limits.page_tokens;
+	if (p->page_count > per_session * d->options.sessions)
+		p->page_count = per_session * d->options.sessions;
+	if (p->page_count > 1u << 30)
+		p->page_count = 1u << 30;
+	p->kv_bytes = p->page_count * p->needs.page_bytes;
+	if (p->page_count == 0) {
+		log_say(LOG_ERROR, "--kv-memory of %llu bytes holds no page; one page has %llu",
+			(unsigned long long)d->options.kv_memory, (unsigned long long)p->needs.page_bytes);
+		return -ERR_OUT_OF_RANGE;
+	}
+	d->limits.group[0].page_bytes = p->needs.page_bytes;
+	d->limits.group[0].page_count[PLACE_DEVICE] = (uint32_t)p->page_count;
+	d->limits.weights_bytes = p->needs.weights_bytes;
+	d->limits.workspace_bytes = p->needs.workspace_bytes;
+	const char *field = "";
+	if (sched_limits_check(&d->limits, &field) != 0) {
+		log_say(LOG_ERROR, "these options cannot be scheduled with: %s is out of range", field);
+		return -ERR_OUT_OF_RANGE;
+	}
+	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
+	if (p->available && sum > p->available) {
+		log_say(LOG_ERROR, "not enough memory: weights %llu MiB + workspace %llu MiB + KV %llu MiB is more than "
+				   "the %llu MiB available; lower --kv-memory",
+			(unsigned long long)(p->needs.weights_bytes >> 20), (unsigned long long)(p->needs.workspace_bytes >> 20),
+			(unsigned long long)(p->kv_bytes >> 20), (unsigned long long)(p->available >> 20));
+		return -ERR_MEMORY;
+	}
+	return 0;
+}
+
+static void plan_print(const struct daemon *d, const struct plan *p)
+{
+	static const char *const kvs[] = {"fp8", "int8", "bf16", "f32"};
+	const uint64_t tokens = p->page_count * d->limits.page_tokens;
+	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
+	const uint64_t head = p->available > sum ? p->available - sum : 0;
+	if (d->options.json) {
+		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, \"kv\": \"%s\", "
+		       "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": %llu, \"context\": %u, "
+		       "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
+		       (unsigned long long)p->needs.weights_bytes, (unsigned long long)p->needs.workspace_bytes,
+		       (unsigned long long)p->kv_bytes, kvs[d->options.kv], (unsigned long long)p->needs.page_bytes,
+		       d->limits.page_tokens, (unsigned long long)p->page_count, (unsigned long long)tokens,
+		       d->limits.context_tokens, (unsigned long long)p->available, (unsigned long long)head);
+		return;
+	}
+	printf("model      %s (%s, context %u)\n", d->model->title, d->model->arch.name, d->limits.context_tokens);
+	printf("weights    %9.1f MiB\n", (double)p->needs.weights_bytes / 1048576);
+	printf("workspace  %9.1f MiB\n", (double)p->needs.workspace_bytes / 1048576);
+	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
+	       kvs[d->options.kv], (double)p->kv_bytes / 1048576, (unsigned long long)p->page_count,
+	       d->limits.page_tokens, (unsigned long long)tokens, (double)tokens / d->limits.context_tokens);
+	printf("head-room  %9.1f MiB of %.1f available\n", (double)head / 1048576, (double)p->available / 1048576);
+}
+
+static int text_open(struct daemon *d)
+{
+	char reason[MODEL_REASON_MAX];
+	int code = tokenizer_open(d->model, &d->tokenizer, reason);
+	if (code) {
+		log_say(LOG_ERROR, "%s", reason);
+		return code;
+	}
+	code = d->options.template_name[0] ? template_find(d->options.template_name, &d->template)
+					   : template_of_model(d->model, &d->template, reason);
+	if (code && d->options.template_name[0]) {
+		log_say(LOG_ERROR, "there is no chat template of that name (--template)");
+		return code;
+	}
+	if (code) {
+		log_say(LOG_NOTICE, "%s; serving raw tokens and text only", reason);
+		d->template = NULL;
+	}
+	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
+		const char *bytes;
+		const size_t n = tokenizer_bytes(d->tokenizer, id, true, &bytes);
+		if (n > d->token_bytes_max)
+			d->token_bytes_max = n;
+	}
+	/* A byte that is no character may become three. */
+	d->token_bytes_max = d->token_bytes_max * 3 + 16;
+	return 0;
+}
+
+static int store_start(struct daemon *d)
+{
+	struct store_options so;
+	char reason[STORE_REASON_MAX];
+	const char *warning = NULL;
+	store_options_default(&so);
+	so.dir = d->options.state;
+	so.map_bytes = d->options.audit_map_bytes;
+	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	const uint32_t most = sched_effect_max(&d->limits) * 2 + 64;
+	while (so.ring_records < most)
+		so.ring_records *= 2;
+	const int code = store_open(&so, &d->store, reason, &warning);
+	if (code)
+		log_say(LOG_ERROR, "%s", reason);
+	else if (warning)
+		log_say(LOG_NOTICE, "%s", warning);
+	return code;
+}
+
+static int device_open(struct daemon *d)
+{
+	struct forward_options f;
+	char reason[MODEL_REASON_MAX];
+	forward_options_fill(d, &f);
+	const int code = forward_open(d->model, &f, &d->forward, reason);
+	if (code) {
+		log_say(LOG_ERROR, "%s", reason);
+		return code;
+	}
+	d->limits.weights_bytes = forward_weights_bytes(d->forward);
+	return engine_open(d->forward, d->limits.group[0].page_count[PLACE_DEVICE] + 1, &d->engine);
+}
+
+static int tables_open(struct daemon *d)
+{
+	d->text_max = (size_t)d->limits.context_tokens * d->token_bytes_max;
+	const size_t message = (size_t)(d->options.body_bytes + d->options.blob_bytes) * 4;
+	if (d->text_max < message)
+		d->text_max = message;
+	wire_limits_default(&d->wire);
+	d->wire.body_bytes = (uint32_t)d->options.body_bytes;
+	d->wire.blob_bytes = (uint32_t)d->options.blob_bytes;
+	d->wire.string_bytes = (uint32_t)d->options.body_bytes;
+	d->out_max = OUT_BYTES;
+	d->out = malloc(d->out_max);
+	d->ids = calloc(d->limits.context_tokens + 1, sizeof *d->ids);
+	rendering_init(&d->rendering);
+	if (!d->out || !d->ids)
+		return -ERR_MEMORY;
+	TRY(peers_open(d));
+	TRY(calls_open(d));
+	TRY(sessions_open(d));
+	return step_open(d);
+}
+
+static int signals_open(struct daemon *d)
+{
+	sigset_t set;
+	sigemptyset(&set);
+	sigaddset(&set, SIGTERM);
+	sigaddset(&set, SIGINT);
+	sigaddset(&set, SIGHUP);
+	/* Before any thread is made, so that all inherit it. */
+	if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
+		return -ERR_INTERNAL;
+	signal(SIGPIPE, SIG_IGN);
+	d->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
+	return d->signals < 0 ? -ERR_IO : 0;
+}
+
+static void descriptors_raise(void)
+{
+	struct rlimit limit;
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
+		return;
+	const rlim_t wanted = limit.rlim_max < FD_WANTED ? limit.rlim_max : FD_WANTED;
+	if (limit.rlim_cur < wanted) {
+		limit.rlim_cur = wanted;
+		setrlimit(RLIMIT_NOFILE, &limit);
+	}
+}
+
+static int daemon_open(struct daemon *d)
+{
+	TRY(signals_open(d));
+	descriptors_raise();
+	TRY(endpoint_lock(d));
+	TRY(store_start(d));
+	TRY(device_open(d));
+	TRY(tables_open(d));
+	TRY(endpoint_open(d));
+	const struct ops *ops = forward_ops(d->forward);
+	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %llu MiB in %u pages)", d->model->title,
+		d->options.listen, ops->device_isa(forward_device(d->forward)),
+		ops->device_threads(forward_device(d->forward)),
+		(unsigned long long)(d->limits.group[0].page_bytes * d->limits.group[0].page_count[PLACE_DEVICE] >> 20),
+		d->limits.group[0].page_count[PLACE_DEVICE]);
+	return 0;
+}
+
+static void daemon_close(struct daemon *d)
+{
+	endpoint_close(d);
+	if (d->engine)
+		engine_close(&d->engine); /* closes the forward pass with it */
+	else if (d->forward)
+		forward_close(&d->forward);
+	if (d->store && store_close(&d->store) != 0)
+		d->failed = true;
+	calls_close(d);
+	sessions_close(d);
+	rendering_free(&d->rendering);
+	free(d->peers);
+	free(d->principals);
+	free(d->effects.list);
+	free(d->effects.entries);
+	free(d->entry);
+	free(d->entry_call);
+	free(d->entry_sample);
+	free(d->result);
+	free(d->refs);
+	free(d->page_principal);
+	free(d->sched);
+	free(d->out);
+	free(d->ids);
+	tokenizer_close(&d->tokenizer);
+	model_close(&d->model);
+	if (d->signals >= 0)
+		close(d->signals);
+}
+
+static int exit_code(int code)
+{
+	return code == 0 ? EXIT_DONE : code == -ERR_IN_USE ? EXIT_NOT_NOW : EXIT_FAILED;
+}
+
+int daemon_run(const struct options *options)
+{
+	static struct daemon daemon;
+	struct daemon *d = &daemon;
+	struct plan plan;
+	char reason[MODEL_REASON_MAX];
+	memset(d, 0, sizeof *d);
+	d->options = *options;
+	d->signals = d->lock = d->epoll = -1;
+	log_level_set((enum log_level)options->log);
+	if (sodium_init() < 0)
+		return EXIT_FAILED;
+	randombytes_buf(d->boot, sizeof d->boot);
+	int code = model_open(options->model, &d->model, reason);
+	if (code)
+		log_say(LOG_ERROR, "%s", reason);
+	if (!code)
+		code = text_open(d);
+	if (!code)
+		code = plan_make(d, &plan);
+	if (!code && options->check) {
+		plan_print(d, &plan);
+	} else if (!code) {
+		code = daemon_open(d);
+		if (!code)
+			code = loop_run(d);
+		else if (code == -ERR_MEMORY)
+			log_say(LOG_ERROR, "not enough memory to start; lower --kv-memory, --sessions or --calls");
+	}
+	daemon_close(d);
+	return code ? exit_code(code) : d->failed ? EXIT_FAILED : EXIT_DONE;
+}

@@ -1,0 +1,285 @@
+/*
+ * The daemon's own structures, shared by the files that make up the loop: loop.c (the world: files,
+ * sockets, time), peer.c (connections and principals), call.c (accepted calls: streams, credit,
+ * END), session.c (histories), turn.c (a turn from messages to tokens and back to text), step.c
+ * (the scheduler's effects carried out), methods.c (what is looked at). Private to them.
+ *
+ * One thread runs all of it. Everything is in fixed slots, made before the first message: a slot's
+ * index is its name. Nothing here is reached from another thread.
+ */
+#ifndef HOLDFAST_RUNTIME_DAEMON_H
+#define HOLDFAST_RUNTIME_DAEMON_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "clients/wire.h"
+#include "runtime/engine.h"
+#include "runtime/form.h"
+#include "runtime/options.h"
+#include "runtime/store.h"
+#include "runtime/template.h"
+#include "sched/sched.h"
+
+enum { NONE = 0xffffffffu, ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
+
+struct principal {
+	char name[NAME_MAX_BYTES]; /* "uid:1000"; empty: the slot is free */
+};
+
+/* A connection, by its routing id. */
+struct peer {
+	bool used, hello, gone, congested;
+	uint8_t id[ROUTING_MAX], id_length;
+	uint32_t principal;
+	uint32_t calls;         /* accepted ones that have not ended */
+	uint64_t channel_last;  /* the highest channel of a CALL so far */
+	uint64_t seen_us, retry_us;
+};
+
+/* How a session's history came to be, turn by turn, so that it can go back. */
+struct turn_mark {
+	uint32_t start, output;         /* token positions: where the turn's input and output begin */
+	struct template_state before;   /* at start */
+};
+
+struct session {
+	bool used, tools;
+	struct wire_id id;
+	uint32_t principal, sched; /* sched: the scheduler's index */
+	uint64_t epoch, turn;      /* turn: how many have ended */
+	uint32_t history;          /* tokens in `token` */
+	uint32_t call;             /* the running call, or NONE */
+	uint32_t mark_count;
+	uint32_t *token;           /* context of them */
+	struct turn_mark *mark;    /* options.session_turns of them */
+	struct template_state state;
+	struct form *form;         /* for tool_choice required; NULL without tools */
+	const char *form_refused;  /* why there is none though tools were offered */
+	char label[LABEL_MAX + 1];
+	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
+	const char *why_lost;      /* why pages were given up since the last turn; static text */
+};
+
+enum call_state {
+	CALL_FREE,
+	CALL_DEFERRED, /* a turn that waits for the one it supersedes; its message lies in `text` */
+	CALL_RUNNING, /* a turn that the scheduler knows */
+	CALL_ENDED    /* its END is made; what is left is to send it */
+};
+
+/* An accepted call. Text and tokens of a turn lie in the slot from its first byte to its last. */
+struct call {
+	enum call_state state;
+	uint32_t generation; /* with the index, the scheduler's turn key */
+	uint32_t peer;       /* or NONE: the client is gone */
+	uint32_t principal, session, sched; /* session: index or NONE; sched: the scheduler's turn */
+	uint8_t method;
+	struct wire_id op;
+	uint64_t channel, seq;
+	bool dup, accepted_sent;
+	size_t deferred_body, deferred_blob;
+	size_t blob_length;     /* END's third frame, kept in `text`; 0: none */
+	uint64_t window, deadline_us, progress_us, note_us;
+	/* The turn. */
+	struct wire_sampling sampling; /* its strings point into stop_bytes */
+	char stop_bytes[WIRE_STOPS_MAX * 257];
+	struct form_state form;
+	bool forced, tools, raw_text;
+	uint32_t prompt, computed, keep;
+	uint32_t sampled;       /* tokens so far */
+	uint32_t credit;        /* told to the scheduler */
+	uint64_t tool_us;
+	size_t text_length;     /* bytes of text so far */
+	size_t visible;         /* of them may be sent: no half character, stop string or call */
+	size_t calls_from;      /* no call's mark begins before */
+	uint32_t sent_tokens;
+	size_t sent_bytes;
+	struct utf8_stream utf8;
+	bool pages_lost;
+	uint32_t wait_why, wait_place;
+	uint64_t wait_short, wait_eta;
+	bool waiting, paused, decoding;
+	enum end end;           /* what the runtime found, told with the batch's result */
+	/* Memory of the slot. */
+	char *text;             /* text_max bytes */
+	uint32_t *token, *text_end; /* context of each: ids, and the text's length after each */
+	float *logprob;         /* context */
+	struct ops_sampled *alternatives; /* context; only touched when asked for */
+	uint8_t *end_body;
+	size_t end_length;
+};
+
+/* A key under which a call was accepted; the newest `calls` x 4 are remembered. */
+struct idem {
+	bool used;
+	uint32_t principal;
+	struct wire_id key, op;
+	uint8_t body_hash[16];
+};
+
+struct daemon {
+	struct options options;
+	struct model *model;
+	struct tokenizer *tokenizer;
+	const struct template *template;
+	struct forward *forward; /* only for what does not change: its plan */
+	struct engine *engine;
+	struct store *store;
+	struct sched *sched;
+	struct effects effects;
+	struct sched_limits limits;
+	size_t text_max, end_max;
+
+	void *zmq, *router, *zap;
+	int epoll, signals, lock;
+	uint8_t boot[16];
+	uint64_t now_us, started_us, loop_turns, tokens_sampled;
+	bool draining, stopping, failed;
+	uint64_t drain_until_us;
+
+	struct principal *principals;
+	struct peer *peers;
+	struct session *sessions;
+	struct call *calls;
+	struct idem *idem;
+	uint32_t idem_count, idem_next;
+	size_t token_bytes_max;   /* of one token's text */
+	uint32_t *page_principal; /* per page: who had it last, to know what must be cleared */
+
+	struct wire_limits wire;
+	struct wire_call message; /* the CALL in hand */
+	struct rendering rendering;
+	uint32_t *ids;          /* context + 1 of room */
+	struct page_ref *refs;  /* pages of one session */
+	uint8_t *out;           /* room for one outgoing body */
+	size_t out_max;
+	uint32_t *mask;         /* vocab bits */
+
+	struct engine_job *job; /* being filled */
+	uint32_t *entry_call, *entry_sample; /* of the batch in flight: per entry */
+	struct batch_entry *entry;
+	struct batch_result *result;
+	uint32_t entry_count;
+	bool in_flight;
+	uint64_t durable_told;
+	uint64_t prefill_us_total, prefill_rows_total;
+};
+
+/* log.c */
+enum log_level { LOG_ERROR, LOG_NOTICE, LOG_DEBUG };
+void log_level_set(enum log_level level);
+__attribute__((format(printf, 2, 3))) void log_say(enum log_level level, const char *format, ...);
+/* A progress bar on a terminal's stderr; nothing elsewhere. done == total ends its line. */
+void log_progress(void *arg, const char *what, uint64_t done, uint64_t total);
+
+/* peer.c: who speaks. */
+int peers_open(struct daemon *d);
+/* The principal of a message by its User-Id, or NONE if the table is full. */
+uint32_t principal_find(struct daemon *d, const char *user);
+/* The peer with that routing id and principal; a new slot if there is none; NONE if all are busy. */
+uint32_t peer_find(struct daemon *d, const void *id, size_t length, uint32_t principal);
+/* Sends one message; 0, -ERR_LIMIT (try again later), -ERR_CLOSED (the peer is gone). */
+int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, uint64_t seq,
+	      const void *body, size_t length, const void *blob, size_t blob_length);
+void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code);
+void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_err *err);
+/* The peer is gone: its calls lose their reader. */
+void peer_gone(struct daemon *d, uint32_t peer);
+/* Answers one request on the ZAP socket, if there is one. */
+void zap_serve(struct daemon *d);
+
+/* call.c: accepted calls. */
+int calls_open(struct daemon *d);
+void calls_close(struct daemon *d);
+/* A slot for the CALL in hand; NONE if there is none free or the principal has too many. */
+uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m);
+void call_free(struct daemon *d, uint32_t call);
+/* 0: a new key, now remembered with the op; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
+int call_idem(struct daemon *d, uint32_t principal, const struct wire_id *key,
+	      const uint8_t body_hash[16], struct wire_id *op);
+uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *op);
+uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel);
+/* Makes the END of a call that is no turn, or of a refused turn. code 0: status "ok". */
+void call_end(struct daemon *d, uint32_t call, struct wire_end *end);
+void call_fail(struct daemon *d, uint32_t call, int code);
+void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *err);
+/* Sends what can be sent now: ACCEPTED, DATA within the credit, END; frees the slot after END. */
+void call_flush(struct daemon *d, uint32_t call);
+void calls_flush(struct daemon *d);
+/* Stalled readers, deadlines of notes. Returns when to be called next. */
+uint64_t calls_tick(struct daemon *d);
+void call_window(struct daemon *d, uint32_t call, uint64_t max_off);
+/* The client takes the call back, or is gone. */
+void call_cancel(struct daemon *d, uint32_t call, enum end end);
+/* Tells the scheduler of new room in the stream, when it matters. */
+void call_credit(struct daemon *d, uint32_t call);
+
+/* session.c: histories. */
+int sessions_open(struct daemon *d);
+void sessions_close(struct daemon *d);
+uint32_t session_take(struct daemon *d, uint32_t principal);
+void session_drop(struct daemon *d, uint32_t session);
+uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
+/* Cuts the history and what goes with it to `tokens`, which lies within it. */
+void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
+/* Cuts to `tokens` here and in the scheduler; the session has no running call. */
+void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
+void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_close(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_attach(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
+/* Sets what END says of a session: id, epoch, turn. */
+void session_end_fields(const struct session *s, struct wire_end *end);
+/* Tokenises the rendering in hand into d->ids; *count of them. */
+int session_tokenise(struct daemon *d, size_t *count);
+
+/* turn.c */
+/* body: the message's second frame, for a turn that has to wait before it can be rendered. */
+void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
+		 size_t length, const uint8_t *blob, size_t blob_length);
+/* Runs the turns that waited for the one they supersede. */
+void turns_deferred(struct daemon *d);
+/* One sampled token; returns END_NONE or why the turn is over. */
+enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
+/* The scheduler's END of a turn. */
+void turn_end(struct daemon *d, uint32_t call, const struct effect *effect);
+/* Adds the counts that penalties need. */
+void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
+/* Fills the sample of a turn's last row. */
+void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
+
+/* step.c */
+int step_open(struct daemon *d);
+/* One event through the scheduler, its effects carried out. */
+void step(struct daemon *d, const struct event *event, const struct batch_result *results);
+void step_batch_done(struct daemon *d, struct engine_job *job);
+/* The audit log has room for the records of another step. */
+bool step_room(const struct daemon *d);
+/* What the last OPEN, FORK, RESIDENCY or PARK event got. */
+struct granted {
+	int err;
+	uint32_t session, kind;
+	uint64_t bytes, lease_us, asked_bytes, free_bytes;
+};
+extern struct granted step_granted;
+
+/* methods.c: a CALL is dispatched, and the methods that only look. */
+void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
+		 const uint8_t *blob, size_t blob_length);
+
+/* stop.c: how much of a text may be shown while a stop string could still begin in it. */
+/* Looks for the first stop string in text[from..length): its start, or SIZE_MAX. *hold: where the
+   shortest suffix begins that could still become one (length if none). */
+size_t stop_find(const struct wire_str *stop, uint32_t count, const char *text, size_t from,
+		 size_t length, size_t *hold);
+
+/* daemon.c: everything from opening to closing; returns the exit code. */
+int daemon_run(const struct options *options);
+
+#endif

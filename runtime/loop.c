@@ -1,0 +1,400 @@
+/*
+ * The loop: sockets, engine, audit log, signals and time, one thread. Time is read once a turn.
+ *
+ * ZeroMQ's descriptors are edge-triggered: after every wake-up each socket is asked for its events
+ * whether or not it fired, and again before the loop sleeps.
+ */
+#include "runtime/loop.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <time.h>
+#include <unistd.h>
+#include <zmq.h>
+
+enum { MESSAGES_PER_TURN = 64, PARTS_MAX = 4, SLEEP_MS_MAX = 60000, LINGER_MS = 1000 };
+
+/* One message: routing id, header, body, maybe a blob. */
+struct parts {
+	zmq_msg_t part[PARTS_MAX];
+	int count;
+	bool too_many;
+};
+
+static uint64_t clock_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+/* Takes a whole message off the socket, however many frames it has. False: there is none. */
+static bool parts_receive(struct daemon *d, struct parts *p)
+{
+	zmq_msg_t extra;
+	p->count = 0;
+	p->too_many = false;
+	for (bool more = true; more;) {
+		zmq_msg_t *to = p->count < PARTS_MAX ? &p->part[p->count] : &extra;
+		zmq_msg_init(to);
+		if (zmq_msg_recv(to, d->router, ZMQ_DONTWAIT) < 0) {
+			zmq_msg_close(to);
+			break;
+		}
+		more = zmq_msg_more(to) != 0;
+		if (to == &extra) {
+			p->too_many = true;
+			zmq_msg_close(to);
+		} else {
+			p->count++;
+		}
+	}
+	return p->count > 0;
+}
+
+static void parts_close(struct parts *p)
+{
+	for (int i = 0; i < p->count; i++)
+		zmq_msg_close(&p->part[i]);
+}
+
+static void hello(struct daemon *d, uint32_t peer, const void *body, size_t length)
+{
+	struct wire_hello m;
+	struct peer *p = &d->peers[peer];
+	int code = wire_read_hello(body, length, &d->wire, &m);
+	if (code == 0 && m.act_as.at)
+		code = -ERR_FORBIDDEN; /* only a gateway may, and there are none by ipc */
+	if (code) {
+		peer_reject(d, peer, 0, code);
+		return;
+	}
+	p->hello = true;
+	const char *name = d->principals[p->principal].name;
+	const struct wire_welcome w = {
+		.minor = m.minor < WIRE_MINOR ? m.minor : WIRE_MINOR, .principal = {name, strlen(name)},
+		.frame_max = d->options.blob_bytes, .inflight_max = d->options.calls_principal,
+		.window_max = d->options.window_max, .depth_max = d->wire.depth,
+		.hb_ms = d->options.heartbeat_ms};
+	struct wire_welcome out = w;
+	uint8_t bytes[512];
+	struct wire_writer writer;
+	memcpy(out.boot.bytes, d->boot, sizeof d->boot);
+	wire_writer_init(&writer, bytes, sizeof bytes);
+	CHECK(wire_write_welcome(&writer, &out) == 0);
+	if (peer_send(d, peer, WIRE_WELCOME, 0, 0, bytes, writer.length, NULL, 0) == -ERR_CLOSED)
+		peer_gone(d, peer);
+}
+
+static void window(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+{
+	struct wire_window m;
+	const int code = wire_read_window(body, length, &d->wire, &m);
+	const uint32_t call = code ? NONE : call_of_op(d, d->peers[peer].principal, &m.op);
+	/* A grant may cross the END of its call: that is no error. */
+	if (code)
+		peer_reject(d, peer, h->channel, code);
+	else if (call != NONE)
+		call_window(d, call, m.max_off);
+}
+
+static void cancel(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+{
+	struct wire_cancel m;
+	const int code = wire_read_cancel(body, length, &d->wire, &m);
+	if (code) {
+		peer_reject(d, peer, h->channel, code);
+		return;
+	}
+	const uint32_t call = m.has_op ? call_of_op(d, d->peers[peer].principal, &m.op)
+				       : call_of_channel(d, peer, h->channel);
+	if (call == NONE)
+		peer_reject(d, peer, h->channel, ERR_NOT_FOUND);
+	else if (d->calls[call].state == CALL_DEFERRED) {
+		d->calls[call].state = CALL_ENDED;
+		struct wire_end end = {.status = {"cancelled", 9}, .turn = WIRE_NONE, .epoch = WIRE_NONE};
+		call_end(d, call, &end);
+	} else
+		call_cancel(d, call, END_CANCEL);
+}
+
+static void pong(struct daemon *d, uint32_t peer, const void *body, size_t length)
+{
+	struct wire_ping m;
+	uint8_t bytes[32];
+	struct wire_writer w;
+	const int code = wire_read_ping(body, length, &d->wire, &m);
+	if (code) {
+		peer_reject(d, peer, 0, code);
+		return;
+	}
+	wire_writer_init(&w, bytes, sizeof bytes);
+	CHECK(wire_write_ping(&w, &m) == 0);
+	if (peer_send(d, peer, WIRE_PONG, 0, 0, bytes, w.length, NULL, 0) == -ERR_CLOSED)
+		peer_gone(d, peer);
+}
+
+/* RESUME and ACK are read, so that a client may speak them; the ring that would serve a RESUME after
+   a lost connection is not kept yet, and the answer says so. */
+static void resume(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+{
+	struct wire_resume m;
+	const int code = wire_read_resume(body, length, &d->wire, &m);
+	peer_reject(d, peer, h->channel, code ? code : ERR_GONE);
+}
+
+static void ack(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+{
+	struct wire_ack m;
+	const int code = wire_read_ack(body, length, &d->wire, &m);
+	if (code)
+		peer_reject(d, peer, h->channel, code);
+}
+
+static void message_do(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
+{
+	const void *body = zmq_msg_data(&p->part[2]);
+	const size_t length = zmq_msg_size(&p->part[2]);
+	const bool blob = p->count == 4;
+	if (h->type != WIRE_HELLO && !d->peers[peer].hello) {
+		peer_reject(d, peer, h->channel, ERR_UNAUTHENTICATED);
+		return;
+	}
+	if (blob && h->type != WIRE_CALL) {
+		peer_reject(d, peer, h->channel, ERR_BAD_FRAMES);
+		return;
+	}
+	switch (h->type) {
+	case WIRE_HELLO: hello(d, peer, body, length); break;
+	case WIRE_CALL:
+		method_call(d, peer, h->channel, body, length, blob ? zmq_msg_data(&p->part[3]) : NULL,
+			    blob ? zmq_msg_size(&p->part[3]) : 0);
+		break;
+	case WIRE_WINDOW: window(d, peer, h, body, length); break;
+	case WIRE_CANCEL: cancel(d, peer, h, body, length); break;
+	case WIRE_RESUME: resume(d, peer, h, body, length); break;
+	case WIRE_ACK: ack(d, peer, h, body, length); break;
+	case WIRE_PING: pong(d, peer, body, length); break;
+	case WIRE_BYE: peer_gone(d, peer); break;
+	default: peer_reject(d, peer, h->channel, ERR_BAD_TYPE);
+	}
+}
+
+static void parts_do(struct daemon *d, struct parts *p)
+{
+	struct wire_header h = {0};
+	/* Every frame of a message carries what the kernel said of its sender. */
+	const char *user = zmq_msg_gets(&p->part[p->count - 1], "User-Id");
+	const uint32_t principal = user && user[0] ? principal_find(d, user) : NONE;
+	const uint32_t peer = principal == NONE ? NONE
+			      : peer_find(d, zmq_msg_data(&p->part[0]), zmq_msg_size(&p->part[0]), principal);
+	if (peer == NONE) {
+		log_say(LOG_DEBUG, "a message from nobody known, or too many peers or principals; dropped");
+		return;
+	}
+	d->peers[peer].seen_us = d->now_us;
+	int code = p->count < 3 || p->too_many ? -ERR_BAD_FRAMES : 0;
+	if (code == 0)
+		code = wire_header_read(zmq_msg_data(&p->part[1]), zmq_msg_size(&p->part[1]), &h);
+	if (code == 0 && (p->count == 4) != ((h.flags & WIRE_FLAG_BLOB) != 0))
+		code = -ERR_BAD_FRAMES;
+	if (code == 0 && p->count == 4 && zmq_msg_size(&p->part[3]) > d->wire.blob_bytes)
+		code = -ERR_TOO_BIG;
+	if (code)
+		peer_reject(d, peer, h.channel, code);
+	else
+		message_do(d, peer, &h, p);
+}
+
+static bool socket_readable(void *socket)
+{
+	int events = 0;
+	size_t size = sizeof events;
+	return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && (events & ZMQ_POLLIN);
+}
+
+/* True if messages are left for the next turn. */
+static bool messages_take(struct daemon *d)
+{
+	struct parts p;
+	while (socket_readable(d->zap))
+		zap_serve(d);
+	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
+		if (!parts_receive(d, &p))
+			return false;
+		parts_do(d, &p);
+		parts_close(&p);
+	}
+	return true;
+}
+
+static void drain_begin(struct daemon *d)
+{
+	uint8_t bytes[128];
+	struct wire_writer w;
+	const struct wire_goaway m = {.why = {"shutdown", 8}, .deadline_ms = d->options.drain_ms, .retry_ms = 1000};
+	log_say(LOG_NOTICE, "draining: running turns have %llu ms",
+		(unsigned long long)d->options.drain_ms);
+	d->draining = true;
+	d->drain_until_us = d->now_us + d->options.drain_ms * 1000;
+	wire_writer_init(&w, bytes, sizeof bytes);
+	CHECK(wire_write_goaway(&w, &m) == 0);
+	for (uint32_t i = 0; i < d->options.peers; i++)
+		if (d->peers[i].used && d->peers[i].hello &&
+		    peer_send(d, i, WIRE_GOAWAY, 0, 0, bytes, w.length, NULL, 0) == -ERR_CLOSED)
+			peer_gone(d, i);
+	const struct event e = {.kind = EVENT_DRAIN, .session = SCHED_NONE, .turn = SCHED_NONE, .now_us = d->now_us};
+	step(d, &e, NULL);
+	/* What has not begun will not begin. */
+	for (uint32_t i = 0; i < d->options.calls; i++)
+		if (d->calls[i].state == CALL_RUNNING && d->calls[i].waiting)
+			call_cancel(d, i, END_DRAIN);
+}
+
+/* True when the last turn has ended and what it said is on its way. */
+static bool drain_over(struct daemon *d)
+{
+	bool running = d->in_flight, sending = false;
+	const bool late = d->now_us >= d->drain_until_us;
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		const struct call *c = &d->calls[i];
+		if (c->state == CALL_RUNNING && late)
+			call_cancel(d, i, END_DRAIN);
+		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED;
+		sending |= c->state == CALL_ENDED;
+	}
+	return !running && (!sending || d->now_us >= d->drain_until_us + LINGER_MS * 1000);
+}
+
+static void signals_take(struct daemon *d)
+{
+	struct signalfd_siginfo info;
+	while (read(d->signals, &info, sizeof info) == sizeof info) {
+		if (info.ssi_signo == SIGHUP)
+			continue; /* nothing is read again yet */
+		if (d->draining) {
+			d->stopping = true; /* asked twice: at once */
+			continue;
+		}
+		drain_begin(d);
+	}
+}
+
+static void fd_drain(int fd)
+{
+	uint64_t n;
+	while (read(fd, &n, sizeof n) == sizeof n)
+		;
+}
+
+static void engine_take(struct daemon *d)
+{
+	struct engine_job *job;
+	/* Without room in the audit log the step waits: what changes something must be on record. */
+	while (step_room(d) && (job = engine_done(d->engine)))
+		step_batch_done(d, job);
+}
+
+static void store_take(struct daemon *d)
+{
+	if (!d->store)
+		return;
+	const uint64_t durable = store_durable(d->store);
+	if (store_failed(d->store) && !d->failed) {
+		log_say(LOG_ERROR, "the audit log failed: %s; stopping", err_text(store_failed(d->store)));
+		d->failed = true;
+	}
+	if (durable == d->durable_told || !step_room(d))
+		return;
+	d->durable_told = durable;
+	const struct event e = {.kind = EVENT_DURABLE, .session = SCHED_NONE, .turn = SCHED_NONE,
+				.now_us = d->now_us, .as.durable = {.step = durable}};
+	step(d, &e, NULL);
+}
+
+static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
+{
+	if (more || socket_readable(d->router) || socket_readable(d->zap))
+		return 0;
+	uint64_t next = sched_deadline_us(d->sched);
+	if (calls_next < next)
+		next = calls_next;
+	if (d->draining && d->now_us + 20000 < next)
+		next = d->now_us + 20000;
+	if (next == UINT64_MAX)
+		return SLEEP_MS_MAX;
+	const uint64_t now = clock_us();
+	if (next <= now)
+		return 0;
+	const uint64_t ms = (next - now + 999) / 1000;
+	return ms > SLEEP_MS_MAX ? SLEEP_MS_MAX : (int)ms;
+}
+
+static int epoll_add(struct daemon *d, int fd)
+{
+	struct epoll_event e = {.events = EPOLLIN, .data.fd = fd};
+	return epoll_ctl(d->epoll, EPOLL_CTL_ADD, fd, &e) == 0 ? 0 : -ERR_IO;
+}
+
+static int socket_fd(void *socket)
+{
+	int fd = -1;
+	size_t size = sizeof fd;
+	CHECK(zmq_getsockopt(socket, ZMQ_FD, &fd, &size) == 0);
+	return fd;
+}
+
+static int loop_open(struct daemon *d)
+{
+	d->epoll = epoll_create1(EPOLL_CLOEXEC);
+	if (d->epoll < 0)
+		return -ERR_IO;
+	TRY(epoll_add(d, socket_fd(d->router)));
+	TRY(epoll_add(d, socket_fd(d->zap)));
+	TRY(epoll_add(d, d->signals));
+	TRY(epoll_add(d, engine_fd(d->engine)));
+	if (d->store)
+		TRY(epoll_add(d, store_fd(d->store)));
+	return 0;
+}
+
+static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
+{
+	d->now_us = clock_us();
+	d->loop_turns++;
+	signals_take(d);
+	engine_take(d);
+	store_take(d);
+	if (d->now_us >= sched_deadline_us(d->sched) && step_room(d)) {
+		const struct event e = {.kind = EVENT_TIMER, .session = SCHED_NONE, .turn = SCHED_NONE,
+					.now_us = d->now_us};
+		step(d, &e, NULL);
+	}
+	*more = messages_take(d);
+	turns_deferred(d);
+	calls_flush(d);
+	*calls_next = calls_tick(d);
+}
+
+int loop_run(struct daemon *d)
+{
+	bool more = false;
+	uint64_t calls_next = UINT64_MAX;
+	TRY(loop_open(d));
+	d->now_us = d->started_us = clock_us();
+	for (;;) {
+		loop_turn(d, &more, &calls_next);
+		if (d->failed || d->stopping || (d->draining && drain_over(d)))
+			break;
+		struct epoll_event fired[8];
+		const int n = epoll_wait(d->epoll, fired, 8, sleep_ms(d, calls_next, more));
+		for (int i = 0; i < n; i++)
+			if (fired[i].data.fd == engine_fd(d->engine) || (d->store && fired[i].data.fd == store_fd(d->store)))
+				fd_drain(fired[i].data.fd);
+	}
+	close(d->epoll);
+	return d->failed ? -ERR_INTERNAL : 0;
+}

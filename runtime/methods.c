@@ -1,0 +1,421 @@
+/*
+ * A CALL is dispatched by a table; and the methods that only look: sessions, ledger, pages, model,
+ * tokens, health. Their results' keys are in clients/README.md.
+ */
+#include <sodium.h>
+#include <string.h>
+
+#include "config.h"
+#include "runtime/daemon.h"
+
+enum { LIST_COUNT_DEFAULT = 100 };
+
+static void result_end(struct daemon *d, uint32_t call, const struct wire_writer *w)
+{
+	struct wire_end end = {.status = {"ok", 2}, .turn = WIRE_NONE, .epoch = WIRE_NONE};
+	if (w->full) {
+		call_fail(d, call, ERR_TOO_BIG);
+		return;
+	}
+	end.result = (struct wire_value){w->at, w->length};
+	const uint32_t session = d->calls[call].session;
+	if (session != NONE)
+		session_end_fields(&d->sessions[session], &end);
+	call_end(d, call, &end);
+}
+
+static void put_u64(struct wire_writer *w, const char *key, uint64_t value)
+{
+	wire_put_text(w, key);
+	wire_put_u64(w, value);
+}
+
+static void put_text(struct wire_writer *w, const char *key, const char *value)
+{
+	wire_put_text(w, key);
+	wire_put_text(w, value);
+}
+
+static const char *wait_name(uint32_t why)
+{
+	static const char *const names[] = {"pages", "turns", "rows", "prefix", "durable", "copy"};
+	return why < sizeof names / sizeof names[0] ? names[why] : "other";
+}
+
+static void put_session(struct daemon *d, struct wire_writer *w, const struct session *s)
+{
+	static const char *const residency[] = {"best_effort", "leased", "pinned"};
+	struct session_view v;
+	struct turn_view t = {0};
+	CHECK(sched_session(d->sched, s->sched, &v) == 0);
+	const bool waits = v.state == SESSION_WAITING && sched_turn(d->sched, v.turn, &t) == 0;
+	const char *state = v.state == SESSION_RUNNING ? "running"
+			    : v.state == SESSION_WAITING ? "queued"
+			    : s->waits_since_us ? "tool_wait" : "idle";
+	wire_put_map(w, waits ? 12 : 11);
+	wire_put_text(w, "sess");
+	wire_put_bin(w, s->id.bytes, sizeof s->id.bytes);
+	put_text(w, "state", state);
+	put_text(w, "principal", d->principals[s->principal].name);
+	put_u64(w, "turn", s->turn);
+	put_u64(w, "epoch", s->epoch);
+	put_u64(w, "history", s->history);
+	put_u64(w, "resident", v.resident);
+	put_u64(w, "bytes", v.device_bytes);
+	put_text(w, "residency", residency[v.residency < 3 ? v.residency : 0]);
+	put_u64(w, "idle_ms", v.state == SESSION_IDLE && d->now_us > v.idle_since_us
+				      ? (d->now_us - v.idle_since_us) / 1000 : 0);
+	put_text(w, "label", s->label);
+	if (!waits)
+		return;
+	wire_put_text(w, "waiting");
+	wire_put_map(w, t.blocker != SCHED_NONE ? 4 : 3);
+	put_text(w, "why", wait_name(t.wait_why));
+	put_u64(w, "place", t.place);
+	put_u64(w, "short_by", t.short_bytes);
+	struct session_view b;
+	if (t.blocker == SCHED_NONE)
+		return;
+	wire_put_text(w, "blocker");
+	/* Whose the blocker is, is not told across principals. */
+	if (sched_session(d->sched, t.blocker, &b) == 0 && b.principal == s->principal)
+		wire_put_bin(w, d->sessions[b.key].id.bytes, 16);
+	else
+		wire_put_nil(w);
+}
+
+static void session_list(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	const uint32_t principal = d->calls[call].principal;
+	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
+	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;
+	uint32_t count = 0;
+	uint64_t seen = 0;
+	struct wire_writer w;
+	for (uint32_t i = 0; i < d->options.sessions; i++)
+		if (d->sessions[i].used && d->sessions[i].principal == principal)
+			count += seen++ >= first && count < most;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_array(&w, count);
+	seen = 0;
+	for (uint32_t i = 0; i < d->options.sessions && count; i++) {
+		if (!d->sessions[i].used || d->sessions[i].principal != principal || seen++ < first)
+			continue;
+		put_session(d, &w, &d->sessions[i]);
+		count--;
+	}
+	result_end(d, call, &w);
+}
+
+static void session_show(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct wire_writer w;
+	(void)m;
+	wire_writer_init(&w, d->out, d->out_max);
+	put_session(d, &w, &d->sessions[d->calls[call].session]);
+	result_end(d, call, &w);
+}
+
+static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	static const char *const accounts[ACCOUNT_COUNT] = {"weights", "workspace", "device", "host", "disk",
+							    "stream"};
+	static const char *const columns[COLUMN_COUNT] = {"free", "running", "promised", "retained", "shared",
+							  "moving", "doomed"};
+	struct wire_writer w;
+	(void)m;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 2);
+	wire_put_text(&w, "accounts");
+	wire_put_map(&w, ACCOUNT_COUNT);
+	for (uint32_t a = 0; a < ACCOUNT_COUNT; a++) {
+		wire_put_text(&w, accounts[a]);
+		wire_put_map(&w, COLUMN_COUNT);
+		for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+			put_u64(&w, columns[c], sched_ledger(d->sched, (enum account)a, (enum column)c));
+	}
+	wire_put_text(&w, "principals");
+	const uint32_t me = d->calls[call].principal;
+	uint64_t sessions = 0, turns = 0;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		sessions += d->sessions[i].used && d->sessions[i].principal == me;
+		turns += d->sessions[i].used && d->sessions[i].principal == me && d->sessions[i].call != NONE;
+	}
+	wire_put_array(&w, 1); /* a principal sees its own line */
+	wire_put_map(&w, d->options.principal_bytes ? 5 : 4);
+	put_text(&w, "principal", d->principals[me].name);
+	put_u64(&w, "sessions", sessions);
+	put_u64(&w, "turns", turns);
+	put_u64(&w, "bytes", sched_principal_bytes(d->sched, me));
+	if (d->options.principal_bytes)
+		put_u64(&w, "limit", d->options.principal_bytes);
+	result_end(d, call, &w);
+}
+
+static void pages_show(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	static const char *const states[] = {"free", "owned", "shared", "moving", "doomed", "quarantined"};
+	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
+	const uint32_t me = d->calls[call].principal;
+	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
+	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;
+	uint32_t count = first >= pages || (m->a.group != WIRE_NONE && m->a.group != 0) ? 0
+			 : (uint32_t)(pages - first < most ? pages - first : most);
+	struct wire_writer w;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_array(&w, count);
+	for (uint32_t i = 0; i < count; i++) {
+		struct page_view v;
+		struct session_view sv;
+		const uint32_t page = (uint32_t)first + i;
+		CHECK(sched_page(d->sched, 0, page, &v) == 0);
+		const bool mine = v.session != SCHED_NONE && v.principal == me &&
+				  sched_session(d->sched, v.session, &sv) == 0;
+		wire_put_map(&w, mine ? 7 : 6);
+		put_u64(&w, "page", page);
+		put_u64(&w, "group", 0);
+		put_text(&w, "state", v.state < 6 ? states[v.state] : "other");
+		put_u64(&w, "tag", v.tag);
+		put_u64(&w, "owners", v.owners);
+		put_u64(&w, "position", v.position);
+		if (!mine)
+			continue;
+		wire_put_text(&w, "sess");
+		wire_put_bin(&w, d->sessions[sv.key].id.bytes, 16);
+	}
+	result_end(d, call, &w);
+}
+
+static void model_show(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	static const char *const kvs[] = {"fp8", "int8", "bf16", "f32"};
+	static const char *const acts[] = {"auto", "f32", "bf16", "i8", "i8row"};
+	const struct arch *a = &d->model->arch;
+	const struct ops *ops = forward_ops(d->forward);
+	struct device *device = forward_device(d->forward);
+	struct wire_writer w;
+	(void)m;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 16);
+	put_text(&w, "name", d->model->title);
+	put_text(&w, "architecture", a->name);
+	put_u64(&w, "layers", a->layers);
+	put_u64(&w, "width", a->width);
+	put_u64(&w, "heads", a->heads);
+	put_u64(&w, "kv_heads", a->kv_heads);
+	put_u64(&w, "head", a->head);
+	put_u64(&w, "vocab", a->vocab);
+	put_u64(&w, "context", d->limits.context_tokens);
+	put_u64(&w, "parameters", d->model->parameters);
+	put_u64(&w, "bytes", d->model->file_bytes);
+	put_text(&w, "kv", kvs[d->options.kv]);
+	put_text(&w, "act", acts[ops->device_act(device)]);
+	put_text(&w, "isa", ops->device_isa(device));
+	put_u64(&w, "page_tokens", d->limits.page_tokens);
+	put_u64(&w, "page_bytes", d->limits.group[0].page_bytes);
+	result_end(d, call, &w);
+}
+
+static void health(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	uint64_t running = 0, waiting = 0, sessions = 0;
+	struct wire_writer w;
+	(void)m;
+	for (uint32_t i = 0; i < d->options.calls; i++)
+		if (d->calls[i].state == CALL_RUNNING)
+			*(d->calls[i].waiting ? &waiting : &running) += 1;
+	for (uint32_t i = 0; i < d->options.sessions; i++)
+		sessions += d->sessions[i].used;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 9);
+	put_text(&w, "state", d->draining ? "draining" : "serving");
+	put_u64(&w, "uptime_ms", (d->now_us - d->started_us) / 1000);
+	put_u64(&w, "loop_turns", d->loop_turns);
+	put_u64(&w, "turns_running", running);
+	put_u64(&w, "turns_waiting", waiting);
+	put_u64(&w, "sessions", sessions);
+	put_u64(&w, "tokens_sampled", d->tokens_sampled);
+	put_text(&w, "version", PACKAGE_VERSION);
+	wire_put_text(&w, "boot");
+	wire_put_bin(&w, d->boot, sizeof d->boot);
+	result_end(d, call, &w);
+}
+
+/* What tokenize and detokenize are given: in the third frame, or as text. */
+static struct text source(const struct wire_call *m, const uint8_t *blob, size_t blob_length)
+{
+	if (m->a.text.at)
+		return (struct text){m->a.text.at, m->a.text.length};
+	return (struct text){(const char *)blob, blob ? blob_length : 0};
+}
+
+static void tokenize(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
+		     size_t blob_length)
+{
+	struct call *c = &d->calls[call];
+	const struct text text = source(m, blob, blob_length);
+	uint32_t *ids = (uint32_t *)(void *)c->text;
+	size_t count = 0;
+	struct wire_writer w;
+	const int code = text.at ? tokenizer_encode(d->tokenizer, text.at, text.length, m->a.special, ids,
+						    d->text_max / sizeof *ids, &count) : 0;
+	if (code) {
+		call_fail(d, call, code);
+		return;
+	}
+	c->blob_length = count * sizeof *ids;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 1);
+	put_u64(&w, "count", count);
+	result_end(d, call, &w);
+}
+
+static void detokenize(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
+		       size_t blob_length)
+{
+	const struct text from = source(m, blob, blob_length);
+	char *text = d->calls[call].text;
+	size_t length = 0;
+	struct wire_writer w;
+	if (from.length % 4 != 0) {
+		call_fail(d, call, ERR_BAD_ARG);
+		return;
+	}
+	for (size_t i = 0; i < from.length; i += 4) {
+		const uint8_t *p = (const uint8_t *)from.at + i;
+		const uint32_t id = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+		const char *bytes;
+		if (id >= tokenizer_count(d->tokenizer)) {
+			call_fail(d, call, ERR_OUT_OF_RANGE);
+			return;
+		}
+		const size_t n = tokenizer_bytes(d->tokenizer, id, true, &bytes);
+		if (length + n > d->text_max) {
+			call_fail(d, call, ERR_TOO_BIG);
+			return;
+		}
+		memcpy(text + length, bytes, n);
+		length += n;
+	}
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 1);
+	wire_put_text(&w, "text");
+	wire_put_bin(&w, text, length);
+	result_end(d, call, &w);
+}
+
+static void metrics(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	(void)m;
+	call_fail(d, call, ERR_BAD_ARG); /* not spoken in this minor version */
+}
+
+struct method {
+	void (*look)(struct daemon *, uint32_t, const struct wire_call *);
+	bool session, writes; /* needs one; changes it, so that an older epoch is fenced */
+};
+
+static const struct method methods[METHOD_COUNT] = {
+	[METHOD_SESSION_OPEN] = {session_method_open, false, true},
+	[METHOD_SESSION_TURN] = {NULL, true, true},
+	[METHOD_SESSION_CONTINUE] = {NULL, true, true},
+	[METHOD_SESSION_FORK] = {session_method_fork, true, true},
+	[METHOD_SESSION_ROLLBACK] = {session_method_rollback, true, true},
+	[METHOD_SESSION_CLOSE] = {session_method_close, true, true},
+	[METHOD_SESSION_LIST] = {session_list, false, false},
+	[METHOD_SESSION_SHOW] = {session_show, true, false},
+	[METHOD_SESSION_ATTACH] = {session_method_attach, true, false},
+	[METHOD_SESSION_RESIDENCY] = {session_method_residency, true, true},
+	[METHOD_SESSION_HINT] = {session_method_hint, true, true},
+	[METHOD_SESSION_PARK] = {session_method_park, true, true},
+	[METHOD_LEDGER_SHOW] = {ledger_show, false, false},
+	[METHOD_PAGES_SHOW] = {pages_show, false, false},
+	[METHOD_MODEL_SHOW] = {model_show, false, false},
+	[METHOD_TOKENIZE] = {NULL, false, false},
+	[METHOD_DETOKENIZE] = {NULL, false, false},
+	[METHOD_HEALTH] = {health, false, false},
+	[METHOD_METRICS] = {metrics, false, false},
+};
+
+/* Why the call may not touch the session it names; 0: it may. */
+static int session_check(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct call *c = &d->calls[call];
+	if (!methods[m->method].session)
+		return 0;
+	const uint32_t session = session_find(d, c->principal, &m->sess);
+	if (!m->has_sess || session == NONE)
+		return ERR_NOT_FOUND;
+	const struct session *s = &d->sessions[session];
+	c->session = session;
+	if (methods[m->method].writes && m->epoch != WIRE_NONE && m->epoch != s->epoch)
+		return ERR_FENCED;
+	if (methods[m->method].writes && m->turn != WIRE_NONE && m->turn != s->turn)
+		return ERR_TURN_CONFLICT;
+	return 0;
+}
+
+static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t length,
+		     const uint8_t *blob, size_t blob_length)
+{
+	const struct wire_call *m = &d->message;
+	const int code = session_check(d, call, m);
+	if (code)
+		call_fail(d, call, code);
+	else if (methods[m->method].look)
+		methods[m->method].look(d, call, m);
+	else if (m->method == METHOD_TOKENIZE)
+		tokenize(d, call, m, blob, blob_length);
+	else if (m->method == METHOD_DETOKENIZE)
+		detokenize(d, call, m, blob, blob_length);
+	else
+		turn_method(d, call, m, body, length, blob, blob_length);
+}
+
+void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
+		 const uint8_t *blob, size_t blob_length)
+{
+	struct wire_call *m = &d->message;
+	struct peer *p = &d->peers[peer];
+	int code = wire_read_call(body, length, &d->wire, m);
+	if (code == 0 && (channel == 0 || channel <= p->channel_last))
+		code = -ERR_BAD_FRAMES;
+	if (code == 0 && m->deadline_ms != WIRE_NONE && m->deadline_ms > d->options.deadline_max_ms)
+		code = -ERR_OUT_OF_RANGE;
+	if (code == 0 && !step_room(d))
+		code = -ERR_AUDIT_STALLED;
+	if (code) {
+		peer_reject(d, peer, channel, code);
+		return;
+	}
+	if (m->window == WIRE_NONE)
+		m->window = d->options.window_bytes;
+	const uint32_t call = call_take(d, peer, channel, m);
+	if (call == NONE) {
+		const struct wire_err err = {.code = ERR_LIMIT, .retry = "later", .after_ms = 100, .used = WIRE_NONE,
+					     .asked = 1, .limit = d->options.calls_principal};
+		peer_reject_numbers(d, peer, channel, &err);
+		return;
+	}
+	p->channel_last = channel;
+	struct call *c = &d->calls[call];
+	if (m->has_idem) {
+		uint8_t hash[16];
+		struct wire_id op = c->op;
+		crypto_generichash_state state;
+		crypto_generichash_init(&state, NULL, 0, sizeof hash);
+		crypto_generichash_update(&state, body, length);
+		if (blob)
+			crypto_generichash_update(&state, blob, blob_length);
+		crypto_generichash_final(&state, hash, sizeof hash);
+		code = call_idem(d, c->principal, &m->idem, hash, &op);
+		if (code != 0) {
+			/* Never run twice. What the first answered is not kept yet: `gone`. */
+			c->op = op;
+			c->dup = code == 1;
+			call_fail(d, call, code == 1 ? ERR_GONE : ERR_IDEM_MISMATCH);
+			return;
+		}
+	}
+	dispatch(d, call, body, length, blob, blob_length);
+}

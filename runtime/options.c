@@ -1,0 +1,326 @@
+/*
+ * The table of the daemon's options and its two readers: arguments and a config file of lines
+ * `name = value`. Ranges are checked here, so that the rest may rely on them.
+ */
+#include "runtime/options.h"
+
+#include <errno.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clients/wire.h"
+#include "kernels/ops.h"
+
+enum kind { KIND_TEXT, KIND_FLAG, KIND_NUMBER, KIND_BYTES, KIND_CHOICE };
+
+struct entry {
+	const char *name;
+	enum kind kind;
+	size_t at;       /* offset into struct options */
+	uint64_t least, most; /* of a number; most is the size of a text */
+	const char *standard; /* default, as it would be typed; NULL: none */
+	const char *choices;  /* "a|b|c", in the order of the enum */
+	const char *help;
+};
+
+#define AT(field) offsetof(struct options, field)
+#define TEXT(n, f, s, h) {n, KIND_TEXT, AT(f), 0, sizeof(((struct options *)0)->f), s, NULL, h}
+#define NUMBER(n, f, lo, hi, s, h) {n, KIND_NUMBER, AT(f), lo, hi, s, NULL, h}
+#define BYTES(n, f, lo, hi, s, h) {n, KIND_BYTES, AT(f), lo, hi, s, NULL, h}
+#define CHOICE(n, f, c, s, h) {n, KIND_CHOICE, AT(f), 0, 0, s, c, h}
+#define FLAG(n, f, h) {n, KIND_FLAG, AT(f), 0, 1, NULL, NULL, h}
+
+
+static const struct entry table[] = {
+	TEXT("model", model, "", "model file (GGUF)"),
+	TEXT("listen", listen, "", "endpoint, ipc://PATH; default as the clients' (see holdfast --help)"),
+	TEXT("state", state, "", "folder of the audit log; default $XDG_STATE_HOME/holdfast"),
+	TEXT("cache", cache, "", "folder of what is derived from models; default $XDG_CACHE_HOME/holdfast"),
+	TEXT("config", config, "", "file with lines `name = value`, read before the arguments"),
+	TEXT("template", template_name, "", "chat template by name, when the file's is not recognised"),
+	FLAG("check", check, "print the memory plan and start nothing"),
+	FLAG("json", json, "with --check: as JSON"),
+	CHOICE("kv", kv, "fp8|int8|bf16|f32", "fp8", "precision of the KV pages"),
+	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
+	CHOICE("act", act, "auto|f32|bf16|i8|i8row", "auto", "precision of activations in matmuls"),
+	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),
+	CHOICE("log", log, "error|notice|debug", "notice", "how much is said on stderr"),
+	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
+	NUMBER("page-tokens", page_tokens, 16, 256, "16", "positions in a page: 16, 32, 64, 128 or 256"),
+	NUMBER("context", context, 0, 1 << 20, "0", "positions of a session; 0: the model's"),
+	NUMBER("threads", threads, 0, 256, "0", "threads of the CPU device; 0: all cores"),
+	NUMBER("sessions", sessions, 1, 100000, "1024", "sessions that may exist"),
+	NUMBER("turns", turns, 1, 1024, "32", "turns that may run at once"),
+	NUMBER("queue", queue, 0, 100000, "256", "turns that may wait"),
+	NUMBER("calls", calls, 1, 100000, "512", "calls in flight"),
+	NUMBER("calls-principal", calls_principal, 1, 100000, "64", "calls in flight of one principal"),
+	NUMBER("peers", peers, 1, 100000, "1024", "connections that are remembered"),
+	NUMBER("principals", principals, 1, 65535, "64", "principals that are remembered"),
+	NUMBER("session-turns", session_turns, 1, 1 << 20, "1024", "turns of one session"),
+	NUMBER("batch-rows", batch_rows, 1, 65536, "512", "rows of one step"),
+	NUMBER("chunk", chunk, 1, 65536, "256", "prefill rows of one turn in one step"),
+	NUMBER("step-ms", step_ms, 0, 60000, "0", "wanted time of a step; 0: no bound"),
+	NUMBER("growth", growth, 0, 1 << 20, "0", "growth quantum in tokens; 0: promise in full"),
+	BYTES("body-bytes", body_bytes, 1024, 64 << 20, "262144", "MessagePack body of one message"),
+	BYTES("blob-bytes", blob_bytes, 1024, 256 << 20, "1048576", "third frame of one message"),
+	BYTES("stream-bytes", stream_bytes, 1024, 64 << 20, "65536", "unread text of a turn before it pauses"),
+	BYTES("window", window_bytes, 1, 64 << 20, "65536", "credit of a call that names none"),
+	BYTES("window-max", window_max, 1, 256 << 20, "1048576", "credit beyond what was sent"),
+	NUMBER("lease-max-ms", lease_max_ms, 0, 1ull << 40, "86400000", "longest lease"),
+	BYTES("principal-bytes", principal_bytes, 0, 1ull << 46, "0", "pinned and leased bytes of one principal; 0: no quota"),
+	NUMBER("heartbeat-ms", heartbeat_ms, 100, 60000, "5000", "a silent client pings after so long"),
+	NUMBER("drain-ms", drain_ms, 0, 3600000, "10000", "time for running turns at shutdown"),
+	NUMBER("stall-ms", stall_ms, 100, 3600000, "60000", "an ended call waits so long for its reader"),
+	NUMBER("note-ms", note_ms, 50, 60000, "500", "time between progress notes"),
+	NUMBER("deadline-max-ms", deadline_max_ms, 1, 1ull << 40, "3600000", "longest deadline of a call"),
+	BYTES("audit-map-bytes", audit_map_bytes, 1 << 20, 1ull << 44, "68719476736", "address space of the audit log"),
+	NUMBER("audit-commit-ms", audit_commit_ms, 1, 1000, "10", "longest wait before a commit"),
+};
+enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
+
+static void help(void)
+{
+	printf("usage: holdfastd --model FILE [options]\n"
+	       "       holdfastd inspect|tokenize|logits|perplexity|bench MODEL [options]\n\noptions:\n");
+	for (int i = 0; i < ENTRY_COUNT; i++) {
+		const struct entry *e = &table[i];
+		char left[80];
+		if (e->kind == KIND_FLAG)
+			snprintf(left, sizeof left, "--%s", e->name);
+		else
+			snprintf(left, sizeof left, "--%s %s", e->name,
+				 e->choices ? e->choices : e->kind == KIND_TEXT ? "TEXT" : "N");
+		printf("  %-36s %s", left, e->help);
+		if (e->standard && e->standard[0])
+			printf(" [%s]", e->standard);
+		printf("\n");
+	}
+	printf("\nN takes the suffixes K, M and G (powers of 1024).\n");
+}
+
+static bool number_read(const char *text, uint64_t *out)
+{
+	char *end;
+	errno = 0;
+	if (text[0] < '0' || text[0] > '9')
+		return false;
+	const unsigned long long value = strtoull(text, &end, 10);
+	unsigned shift = 0;
+	switch (*end) {
+	case 'K': case 'k': shift = 10; break;
+	case 'M': case 'm': shift = 20; break;
+	case 'G': case 'g': shift = 30; break;
+	default: break;
+	}
+	if (errno || end[shift ? 1 : 0] || (shift && value > (UINT64_MAX >> shift)))
+		return false;
+	*out = (uint64_t)value << shift;
+	return true;
+}
+
+static bool choice_read(const char *choices, const char *text, uint64_t *out)
+{
+	const size_t length = strlen(text);
+	uint64_t index = 0;
+	for (const char *at = choices; at; index++) {
+		const char *bar = strchr(at, '|');
+		const size_t n = bar ? (size_t)(bar - at) : strlen(at);
+		if (n == length && memcmp(at, text, n) == 0) {
+			*out = index;
+			return true;
+		}
+		at = bar ? bar + 1 : NULL;
+	}
+	return false;
+}
+
+/* Sets one option; prints why not. `from` says where the value stood. */
+static int option_set(const struct entry *e, const char *value, struct options *out, const char *from)
+{
+	char *field = (char *)out + e->at;
+	uint64_t number = 0;
+	switch (e->kind) {
+	case KIND_TEXT:
+		if (strlen(value) >= e->most) {
+			fprintf(stderr, "holdfastd: %s%s is longer than %llu bytes\n", from, e->name,
+				(unsigned long long)e->most - 1);
+			return 2;
+		}
+		strncpy(field, value, e->most);
+		return 0;
+	case KIND_FLAG:
+		*(bool *)field = strcmp(value, "no") != 0;
+		return 0;
+	case KIND_CHOICE:
+		if (!choice_read(e->choices, value, &number)) {
+			fprintf(stderr, "holdfastd: %s%s takes one of %s\n", from, e->name, e->choices);
+			return 2;
+		}
+		break;
+	default:
+		if (!number_read(value, &number) || number < e->least || number > e->most) {
+			fprintf(stderr, "holdfastd: %s%s takes a number from %llu to %llu\n", from, e->name,
+				(unsigned long long)e->least, (unsigned long long)e->most);
+			return 2;
+		}
+	}
+	memcpy(field, &number, sizeof number);
+	return 0;
+}
+
+static const struct entry *entry_find(const char *name, size_t length)
+{
+	for (int i = 0; i < ENTRY_COUNT; i++)
+		if (strlen(table[i].name) == length && memcmp(table[i].name, name, length) == 0)
+			return &table[i];
+	return NULL;
+}
+
+static char *trim(char *text)
+{
+	while (*text == ' ' || *text == '\t')
+		text++;
+	size_t n = strlen(text);
+	while (n && (text[n - 1] == ' ' || text[n - 1] == '\t' || text[n - 1] == '\n' || text[n - 1] == '\r'))
+		text[--n] = 0;
+	return text;
+}
+
+static int config_read(const char *path, struct options *out)
+{
+	FILE *file = fopen(path, "re");
+	if (!file) {
+		fprintf(stderr, "holdfastd: the config file %s cannot be read: %s\n", path, strerror(errno));
+		return 1;
+	}
+	char line[OPTIONS_PATH_MAX + 128];
+	int code = 0;
+	for (unsigned number = 1; !code && fgets(line, sizeof line, file); number++) {
+		char *name = trim(line);
+		if (!*name || *name == '#')
+			continue;
+		char *equals = strchr(name, '=');
+		char from[OPTIONS_PATH_MAX + 64];
+		snprintf(from, sizeof from, "%.4000s:%u: ", path, number);
+		if (!equals) {
+			fprintf(stderr, "holdfastd: %sexpected `name = value`\n", from);
+			code = 2;
+			break;
+		}
+		*equals = 0;
+		name = trim(name);
+		const struct entry *e = entry_find(name, strlen(name));
+		if (!e || e->at == AT(config)) {
+			fprintf(stderr, "holdfastd: %sno such option\n", from);
+			code = 2;
+			break;
+		}
+		code = option_set(e, trim(equals + 1), out, from);
+	}
+	fclose(file);
+	return code;
+}
+
+/* Finds the argument's entry and value; *used is how many arguments it took. */
+static int argument_read(int argc, char **argv, int i, const struct entry **e, const char **value, int *used)
+{
+	const char *a = argv[i];
+	if (strncmp(a, "--", 2) != 0) {
+		fprintf(stderr, "holdfastd: unexpected argument number %d; options begin with --\n", i);
+		return 2;
+	}
+	const char *equals = strchr(a, '=');
+	*e = entry_find(a + 2, equals ? (size_t)(equals - a - 2) : strlen(a + 2));
+	if (!*e) {
+		fprintf(stderr, "holdfastd: no such option: argument number %d; see holdfastd --help\n", i);
+		return 2;
+	}
+	*used = 1;
+	if ((*e)->kind == KIND_FLAG && !equals) {
+		*value = "yes";
+	} else if (equals) {
+		*value = equals + 1;
+	} else if (i + 1 < argc) {
+		*value = argv[i + 1];
+		*used = 2;
+	} else {
+		fprintf(stderr, "holdfastd: --%s needs a value\n", (*e)->name);
+		return 2;
+	}
+	return 0;
+}
+
+static int arguments_read(int argc, char **argv, struct options *out, bool config_only)
+{
+	for (int i = 1; i < argc;) {
+		const struct entry *e;
+		const char *value;
+		int used;
+		if (strcmp(argv[i], "--help") == 0) {
+			help();
+			return -1;
+		}
+		int code = argument_read(argc, argv, i, &e, &value, &used);
+		if (!code && (e->at == AT(config)) == config_only)
+			code = option_set(e, value, out, "--");
+		if (code)
+			return code;
+		i += used;
+	}
+	return 0;
+}
+
+/* Folders that the environment names. */
+static int folders_default(struct options *o)
+{
+	const char *home = getenv("HOME");
+	const char *state = getenv("XDG_STATE_HOME"), *cache = getenv("XDG_CACHE_HOME");
+	if (!o->state[0]) {
+		if (state && state[0] == '/')
+			snprintf(o->state, sizeof o->state, "%s/holdfast", state);
+		else if (home && home[0] == '/')
+			snprintf(o->state, sizeof o->state, "%s/.local/state/holdfast", home);
+		else {
+			fprintf(stderr, "holdfastd: neither XDG_STATE_HOME nor HOME is set; say --state DIR\n");
+			return 2;
+		}
+	}
+	if (!o->cache[0]) {
+		if (cache && cache[0] == '/')
+			snprintf(o->cache, sizeof o->cache, "%s/holdfast", cache);
+		else if (home && home[0] == '/')
+			snprintf(o->cache, sizeof o->cache, "%s/.cache/holdfast", home);
+	}
+	if (!o->listen[0] && wire_default_endpoint(o->listen, sizeof o->listen) != 0) {
+		fprintf(stderr, "holdfastd: no default endpoint can be made here; say --listen ipc://PATH\n");
+		return 2;
+	}
+	return 0;
+}
+
+int options_read(int argc, char **argv, struct options *out)
+{
+	memset(out, 0, sizeof *out);
+	for (int i = 0; i < ENTRY_COUNT; i++)
+		if (table[i].standard && option_set(&table[i], table[i].standard, out, "--"))
+			return 2;
+	int code = arguments_read(argc, argv, out, true);
+	if (!code && out->config[0])
+		code = config_read(out->config, out);
+	if (!code)
+		code = arguments_read(argc, argv, out, false);
+	if (code)
+		return code;
+	if (out->page_tokens & (out->page_tokens - 1) || out->page_tokens > OPS_PARTITION) {
+		fprintf(stderr, "holdfastd: --page-tokens takes 16, 32, 64, 128 or 256\n");
+		return 2;
+	}
+	if (!out->model[0]) {
+		fprintf(stderr, "holdfastd: say which model: --model FILE (./bootstrap model prints one)\n");
+		return 2;
+	}
+	return folders_default(out);
+}

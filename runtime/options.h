@@ -1,0 +1,34 @@
+/*
+ * The daemon's options: one table of names, kinds, ranges and defaults, for the command line and
+ * the config file alike. Every limit of the daemon is here.
+ */
+#ifndef HOLDFAST_RUNTIME_OPTIONS_H
+#define HOLDFAST_RUNTIME_OPTIONS_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { OPTIONS_PATH_MAX = 4096 };
+
+struct options {
+	char model[OPTIONS_PATH_MAX], listen[OPTIONS_PATH_MAX], state[OPTIONS_PATH_MAX];
+	char cache[OPTIONS_PATH_MAX], config[OPTIONS_PATH_MAX], template_name[64];
+	bool check, json;
+	uint64_t kv, isa, act, integrity, log; /* values of their enums */
+	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
+	uint64_t page_tokens, context, threads;
+	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
+	uint64_t session_turns;  /* turns that one session may have */
+	uint64_t batch_rows, chunk, step_ms, growth;
+	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
+	uint64_t lease_max_ms, principal_bytes;
+	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;
+	uint64_t audit_map_bytes, audit_commit_ms;
+};
+
+/* Fills in the defaults, then the config file if one is named, then the arguments (argv[0] is not
+   looked at). On refusal prints one line to stderr and returns the exit code 2 (or 1 for a config
+   file that cannot be read); 0 when all is well; -1 when help was asked for and printed. */
+int options_read(int argc, char **argv, struct options *out);
+
+#endif

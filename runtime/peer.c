@@ -1,0 +1,172 @@
+/*
+ * Who speaks: connections by their routing id, principals by what the kernel says of them, the ZAP
+ * requests in which it says so, and the sending of one message to one peer.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <zmq.h>
+
+#include "runtime/daemon.h"
+
+enum { CONGESTED_RETRY_US = 10000 };
+
+int peers_open(struct daemon *d)
+{
+	d->peers = calloc(d->options.peers, sizeof *d->peers);
+	d->principals = calloc(d->options.principals, sizeof *d->principals);
+	return d->peers && d->principals ? 0 : -ERR_MEMORY;
+}
+
+uint32_t principal_find(struct daemon *d, const char *user)
+{
+	for (uint32_t i = 0; i < d->options.principals; i++) {
+		if (!d->principals[i].name[0]) {
+			snprintf(d->principals[i].name, sizeof d->principals[i].name, "%s", user);
+			return i;
+		}
+		if (strcmp(d->principals[i].name, user) == 0)
+			return i;
+	}
+	return NONE;
+}
+
+/* A slot for a new peer: a free one, else the one that has been silent longest and has no call. */
+static uint32_t peer_slot(struct daemon *d)
+{
+	uint32_t best = NONE;
+	for (uint32_t i = 0; i < d->options.peers; i++) {
+		if (!d->peers[i].used)
+			return i;
+		if (d->peers[i].calls == 0 && (best == NONE || d->peers[i].seen_us < d->peers[best].seen_us))
+			best = i;
+	}
+	return best;
+}
+
+uint32_t peer_find(struct daemon *d, const void *id, size_t length, uint32_t principal)
+{
+	if (length == 0 || length > ROUTING_MAX)
+		return NONE;
+	for (uint32_t i = 0; i < d->options.peers; i++) {
+		struct peer *p = &d->peers[i];
+		if (!p->used || p->id_length != length || memcmp(p->id, id, length) != 0)
+			continue;
+		if (p->principal == principal && !p->gone)
+			return i;
+		/* Another principal on the same routing id is a new peer with no rights. */
+		peer_gone(d, i);
+		if (p->calls == 0)
+			p->used = false;
+	}
+	const uint32_t slot = peer_slot(d);
+	if (slot == NONE)
+		return NONE;
+	struct peer *p = &d->peers[slot];
+	memset(p, 0, sizeof *p);
+	p->used = true;
+	memcpy(p->id, id, length);
+	p->id_length = (uint8_t)length;
+	p->principal = principal;
+	p->seen_us = d->now_us;
+	return slot;
+}
+
+int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, uint64_t seq,
+	      const void *body, size_t length, const void *blob, size_t blob_length)
+{
+	struct peer *p = &d->peers[peer];
+	CHECK(p->used);
+	if (p->gone)
+		return -ERR_CLOSED;
+	const struct wire_header header = {.type = type, .flags = blob ? WIRE_FLAG_BLOB : 0,
+					   .channel = channel, .seq = seq};
+	uint8_t bytes[WIRE_HEADER_BYTES];
+	wire_header_write(&header, bytes);
+	/* The socket refuses on the first frame or not at all, so that a message is sent whole. */
+	if (zmq_send(d->router, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+		if (errno == EAGAIN || errno == EINTR) {
+			p->congested = true;
+			p->retry_us = d->now_us + CONGESTED_RETRY_US;
+			return -ERR_LIMIT;
+		}
+		return -ERR_CLOSED;
+	}
+	p->congested = false;
+	int failed = zmq_send(d->router, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
+	failed |= zmq_send(d->router, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
+	if (blob)
+		failed |= zmq_send(d->router, blob, blob_length, ZMQ_DONTWAIT) < 0;
+	return failed ? -ERR_CLOSED : 0;
+}
+
+void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_err *err)
+{
+	uint8_t body[512];
+	struct wire_writer w;
+	const struct wire_reject m = {.err = *err};
+	wire_writer_init(&w, body, sizeof body);
+	if (wire_write_reject(&w, &m) != 0)
+		return;
+	/* A peer that does not even take its refusals loses them: they belong to no call. */
+	if (peer_send(d, peer, WIRE_REJECT, channel, 0, body, w.length, NULL, 0) == -ERR_CLOSED)
+		peer_gone(d, peer);
+}
+
+void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code)
+{
+	const struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
+				     .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+	peer_reject_numbers(d, peer, channel, &err);
+}
+
+void peer_gone(struct daemon *d, uint32_t peer)
+{
+	struct peer *p = &d->peers[peer];
+	if (p->gone)
+		return;
+	p->gone = true;
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (c->state == CALL_FREE || c->peer != peer)
+			continue;
+		c->peer = NONE;
+		CHECK(p->calls > 0);
+		p->calls--;
+		if (c->state == CALL_RUNNING)
+			call_cancel(d, i, END_CANCEL);
+		else
+			call_free(d, i);
+	}
+	p->used = false;
+}
+
+/* A request has version, id, domain, address, identity, mechanism and maybe credentials. */
+void zap_serve(struct daemon *d)
+{
+	char frame[8][256];
+	int count = 0, more = 1;
+	while (more) {
+		char *to = frame[count < 8 ? count : 7];
+		const int n = zmq_recv(d->zap, to, 255, ZMQ_DONTWAIT);
+		if (n < 0)
+			return;
+		to[n < 255 ? n : 255] = 0;
+		size_t size = sizeof more;
+		zmq_getsockopt(d->zap, ZMQ_RCVMORE, &more, &size);
+		count++;
+	}
+	/* Local sockets say "localhost:UID:GID:PID"; nothing else is let in. */
+	unsigned uid = 0;
+	const bool known = count >= 6 && strcmp(frame[0], "1.0") == 0 && strcmp(frame[5], "NULL") == 0 &&
+			   sscanf(frame[3], "localhost:%u:", &uid) == 1;
+	char user[32];
+	snprintf(user, sizeof user, "uid:%u", uid);
+	zmq_send(d->zap, "1.0", 3, ZMQ_SNDMORE);
+	zmq_send(d->zap, frame[1], strlen(frame[1]), ZMQ_SNDMORE);
+	zmq_send(d->zap, known ? "200" : "400", 3, ZMQ_SNDMORE);
+	zmq_send(d->zap, "", 0, ZMQ_SNDMORE);
+	zmq_send(d->zap, user, known ? strlen(user) : 0, ZMQ_SNDMORE);
+	zmq_send(d->zap, "", 0, 0);
+}

@@ -1,0 +1,481 @@
+/*
+ * Sessions as clients know them: the token history and how it came to be, the template's state, the
+ * wire's id. What is resident of it is the scheduler's business.
+ */
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/daemon.h"
+
+static void *reserve(size_t bytes)
+{
+	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	return p == MAP_FAILED ? NULL : p;
+}
+
+int sessions_open(struct daemon *d)
+{
+	d->sessions = calloc(d->options.sessions, sizeof *d->sessions);
+	if (!d->sessions)
+		return -ERR_MEMORY;
+	for (size_t i = 0; i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		s->token = reserve(d->limits.context_tokens * sizeof *s->token);
+		s->mark = reserve(d->options.session_turns * sizeof *s->mark);
+		if (!s->token || !s->mark)
+			return -ERR_MEMORY;
+	}
+	return 0;
+}
+
+void sessions_close(struct daemon *d)
+{
+	for (size_t i = 0; d->sessions && i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		if (s->token)
+			munmap(s->token, d->limits.context_tokens * sizeof *s->token);
+		if (s->mark)
+			munmap(s->mark, d->options.session_turns * sizeof *s->mark);
+		form_close(&s->form);
+	}
+	free(d->sessions);
+	d->sessions = NULL;
+}
+
+uint32_t session_take(struct daemon *d, uint32_t principal)
+{
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		if (s->used)
+			continue;
+		uint32_t *token = s->token;
+		struct turn_mark *mark = s->mark;
+		memset(s, 0, sizeof *s);
+		s->token = token;
+		s->mark = mark;
+		s->used = true;
+		s->principal = principal;
+		s->sched = SCHED_NONE;
+		s->call = NONE;
+		s->epoch = 1;
+		randombytes_buf(s->id.bytes, sizeof s->id.bytes);
+		return i;
+	}
+	return NONE;
+}
+
+void session_drop(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	CHECK(s->used);
+	form_close(&s->form);
+	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
+	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
+	s->used = false;
+}
+
+uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id)
+{
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		const struct session *s = &d->sessions[i];
+		if (s->used && s->principal == principal && memcmp(&s->id, id, sizeof *id) == 0)
+			return i;
+	}
+	return NONE;
+}
+
+void session_cut(struct daemon *d, uint32_t session, uint32_t tokens)
+{
+	struct session *s = &d->sessions[session];
+	CHECK(tokens <= s->history);
+	bool at_start = false, within = tokens < s->history;
+	while (s->mark_count && s->mark[s->mark_count - 1].start >= tokens) {
+		s->mark_count--;
+		s->state = s->mark[s->mark_count].before;
+		at_start = s->mark[s->mark_count].start == tokens;
+	}
+	/* Within a turn, or in the head: whatever was being said there is closed before the next
+	   message. */
+	if (within && !at_start)
+		s->state.open = true;
+	s->history = tokens;
+}
+
+int session_tokenise(struct daemon *d, size_t *count)
+{
+	const size_t capacity = d->limits.context_tokens + 1;
+	*count = 0;
+	for (size_t i = 0; i < d->rendering.count; i++) {
+		const struct segment *g = &d->rendering.segment[i];
+		TRY(tokenizer_encode(d->tokenizer, d->rendering.bytes + g->at, g->length, g->special, d->ids,
+				     capacity, count));
+	}
+	return 0;
+}
+
+void session_end_fields(const struct session *s, struct wire_end *end)
+{
+	end->has_sess = true;
+	end->sess = s->id;
+	end->epoch = s->epoch;
+	end->turn = s->turn;
+}
+
+/* The events' form of what a client asks for. */
+static void residency_event(struct daemon *d, const struct wire_residency_args *a, struct event *e)
+{
+	const uint64_t page = d->limits.group[0].page_bytes, span = d->limits.page_tokens;
+	e->as.residency.kind = a->present ? a->kind : RESIDENCY_BEST_EFFORT;
+	if (!a->present || a->kind == WIRE_BEST_EFFORT)
+		return;
+	uint64_t bytes = a->bytes;
+	if (bytes == WIRE_NONE && a->tokens != WIRE_NONE) {
+		const uint64_t tokens = a->tokens < d->limits.context_tokens ? a->tokens : d->limits.context_tokens;
+		bytes = (tokens + span - 1) / span * page;
+	}
+	e->as.residency.bytes = bytes == WIRE_NONE ? (d->limits.context_tokens + span - 1) / span * page : bytes;
+	if (a->kind == WIRE_LEASED) {
+		const uint64_t ms = a->lease_ms == WIRE_NONE ? d->options.lease_max_ms : a->lease_ms;
+		e->as.residency.lease_us = (ms < d->options.lease_max_ms ? ms : d->options.lease_max_ms) * 1000;
+	}
+}
+
+static const char *residency_name(uint64_t kind)
+{
+	return kind == RESIDENCY_PINNED ? "pinned" : kind == RESIDENCY_LEASED ? "leased" : "best_effort";
+}
+
+/* Writes {granted: {kind, bytes, lease_ms}, history?} and ends the call with it. */
+static void granted_end(struct daemon *d, uint32_t call, const struct session *s, bool history)
+{
+	struct wire_writer w;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, history ? 2 : 1);
+	wire_put_text(&w, "granted");
+	wire_put_map(&w, 3);
+	wire_put_text(&w, "kind");
+	wire_put_text(&w, residency_name(step_granted.kind));
+	wire_put_text(&w, "bytes");
+	wire_put_u64(&w, step_granted.bytes);
+	wire_put_text(&w, "lease_ms");
+	wire_put_u64(&w, step_granted.lease_us / 1000);
+	if (history) {
+		wire_put_text(&w, "history");
+		wire_put_u64(&w, s->history);
+	}
+	struct wire_end end = {.status = {"ok", 2}, .result = {w.at, w.length}};
+	session_end_fields(s, &end);
+	call_end(d, call, &end);
+}
+
+/* Tools are kept only as what a forced call needs; their text is in the history. */
+static int tools_take(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools)
+{
+	(void)d;
+	for (uint32_t i = 0; i < a->tool_count; i++)
+		tools[i].json = (struct text){a->tools[i].at, a->tools[i].length};
+	s->tools = a->tool_count > 0;
+	if (!s->tools)
+		return 0;
+	const int code = form_open(tools, a->tool_count, &s->form);
+	/* A tool that no form can be made of is no obstacle to offering it. */
+	if (code == -ERR_UNSUPPORTED) {
+		s->form = NULL;
+		s->form_refused = "unsupported";
+		return 0;
+	}
+	return code;
+}
+
+/* Renders and tokenises the head of a session into its history. */
+static int head_make(struct daemon *d, struct session *s, const struct wire_args *a)
+{
+	struct tool tools[WIRE_TOOLS_MAX];
+	const struct message system = {.role = ROLE_SYSTEM, .content = {a->system.at, a->system.length}};
+	size_t count = 0;
+	TRY(tools_take(d, s, a, tools));
+	if (!d->template)
+		return a->system.at || a->tool_count ? -ERR_BAD_ARG : 0;
+	rendering_clear(&d->rendering);
+	TRY(template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools, a->tool_count,
+			   &d->rendering));
+	TRY(session_tokenise(d, &count));
+	uint32_t at = 0;
+	const struct vocabulary *v = &d->model->vocabulary;
+	if (v->add_bos && v->bos != UINT32_MAX && (count == 0 || d->ids[0] != v->bos))
+		s->token[at++] = v->bos;
+	if (count + at >= d->limits.context_tokens)
+		return -ERR_CONTEXT_FULL;
+	memcpy(s->token + at, d->ids, count * sizeof *d->ids);
+	s->history = at + (uint32_t)count;
+	return 0;
+}
+
+static void label_take(struct session *s, const struct wire_str *label)
+{
+	const size_t n = label->at && label->length <= LABEL_MAX ? label->length : 0;
+	if (n)
+		memcpy(s->label, label->at, n);
+	s->label[n] = 0;
+}
+
+static void record_session(struct daemon *d, const struct session *s, uint8_t kind)
+{
+	struct store_record r = {.kind = kind, .principal = s->principal, .turn = (uint32_t)s->turn};
+	memcpy(r.session, s->id.bytes, sizeof r.session);
+	/* Room was made sure of before the message was looked at. */
+	if (d->store && store_push(d->store, &r) != 0)
+		d->failed = d->failed || store_failed(d->store) != 0;
+}
+
+void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct call *c = &d->calls[call];
+	const struct wire_args *a = &m->a;
+	if (d->draining) {
+		call_fail(d, call, ERR_DRAINING);
+		return;
+	}
+	if (a->template_name.at &&
+	    (!d->template || strlen(template_name(d->template)) != a->template_name.length ||
+	     memcmp(template_name(d->template), a->template_name.at, a->template_name.length) != 0)) {
+		call_fail(d, call, ERR_BAD_ARG);
+		return;
+	}
+	const uint32_t slot = session_take(d, c->principal);
+	if (slot == NONE) {
+		const struct wire_err err = {.code = ERR_OVERLOADED, .retry = "later", .after_ms = 1000,
+					     .used = d->options.sessions, .asked = 1, .limit = d->options.sessions};
+		call_fail_numbers(d, call, &err);
+		return;
+	}
+	struct session *s = &d->sessions[slot];
+	label_take(s, &a->label);
+	int code = head_make(d, s, a);
+	if (code == 0) {
+		struct event e = {.kind = EVENT_OPEN, .session = SCHED_NONE, .turn = SCHED_NONE,
+				  .principal = c->principal, .now_us = d->now_us, .session_key = slot};
+		residency_event(d, &a->residency, &e);
+		step(d, &e, NULL);
+		code = step_granted.err;
+	}
+	if (code != 0) {
+		const struct wire_err err = {
+			.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
+			.used = code == -ERR_CONTEXT_FULL || code == -ERR_TOO_BIG ? WIRE_NONE : step_granted.free_bytes,
+			.asked = code < 0 ? WIRE_NONE : step_granted.asked_bytes,
+			.limit = code == -ERR_CONTEXT_FULL ? d->limits.context_tokens : WIRE_NONE};
+		session_drop(d, slot);
+		call_fail_numbers(d, call, &err);
+		return;
+	}
+	s->sched = step_granted.session;
+	record_session(d, s, STORE_SESSION_OPEN);
+	granted_end(d, call, s, true);
+}
+
+void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	const uint32_t from = d->calls[call].session;
+	const struct wire_args *a = &m->a;
+	struct session *parent = &d->sessions[from];
+	if (parent->call != NONE) {
+		call_fail(d, call, ERR_SESSION_BUSY);
+		return;
+	}
+	uint32_t tokens = parent->history;
+	if (a->to_turn != WIRE_NONE) {
+		if (a->to_turn >= parent->mark_count && a->to_turn != parent->turn) {
+			call_fail(d, call, ERR_OUT_OF_RANGE);
+			return;
+		}
+		if (a->to_turn < parent->mark_count)
+			tokens = parent->mark[a->to_turn].start;
+	} else if (a->tokens != WIRE_NONE) {
+		if (a->tokens > parent->history) {
+			call_fail(d, call, ERR_OUT_OF_RANGE);
+			return;
+		}
+		tokens = (uint32_t)a->tokens;
+	}
+	const uint32_t slot = session_take(d, parent->principal);
+	if (slot == NONE) {
+		call_fail(d, call, ERR_OVERLOADED);
+		return;
+	}
+	struct session *s = &d->sessions[slot];
+	struct event e = {.kind = EVENT_FORK, .session = parent->sched, .turn = SCHED_NONE,
+			  .principal = parent->principal, .now_us = d->now_us, .session_key = slot};
+	residency_event(d, &a->residency, &e);
+	step(d, &e, NULL);
+	if (step_granted.err) {
+		session_drop(d, slot);
+		call_fail(d, call, step_granted.err);
+		return;
+	}
+	const struct granted granted = step_granted;
+	s->sched = granted.session;
+	s->history = parent->history;
+	s->turn = parent->turn;
+	s->state = parent->state;
+	s->tools = parent->tools;
+	s->mark_count = parent->mark_count;
+	s->form = parent->form ? form_share(parent->form) : NULL;
+	s->form_refused = parent->form_refused;
+	s->waits_since_us = parent->waits_since_us;
+	s->why_lost = "fork_tail";
+	memcpy(s->token, parent->token, s->history * sizeof *s->token);
+	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
+	label_take(s, &a->label);
+	record_session(d, s, STORE_SESSION_OPEN);
+	if (tokens < s->history) {
+		session_rollback(d, slot, tokens);
+		step_granted = granted;
+	}
+	granted_end(d, call, s, true);
+}
+
+void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens)
+{
+	struct session *s = &d->sessions[session];
+	struct session_view view;
+	session_cut(d, session, tokens);
+	if (s->turn > s->mark_count)
+		s->turn = s->mark_count;
+	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	if (view.history <= tokens)
+		return; /* What the scheduler knows is before the cut: the rest was never computed. */
+	const struct event e = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
+				.now_us = d->now_us, .as.rollback = {.tokens = tokens}};
+	step(d, &e, NULL);
+	s->why_lost = "rolled_back";
+}
+
+void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	const uint32_t slot = d->calls[call].session;
+	struct session *s = &d->sessions[slot];
+	const struct wire_args *a = &m->a;
+	if (s->call != NONE) {
+		call_fail(d, call, ERR_SESSION_BUSY);
+		return;
+	}
+	if ((a->to_turn != WIRE_NONE && a->to_turn > s->mark_count) ||
+	    (a->to_turn == WIRE_NONE && (a->tokens == WIRE_NONE || a->tokens > s->history))) {
+		call_fail(d, call, ERR_OUT_OF_RANGE);
+		return;
+	}
+	uint32_t tokens = (uint32_t)a->tokens;
+	if (a->to_turn != WIRE_NONE)
+		tokens = a->to_turn < s->mark_count ? s->mark[a->to_turn].start : s->history;
+	session_rollback(d, slot, tokens);
+	s->waits_since_us = 0;
+	struct session_view view;
+	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	uint8_t body[64];
+	struct wire_writer w;
+	wire_writer_init(&w, body, sizeof body);
+	wire_put_map(&w, 2);
+	wire_put_text(&w, "history");
+	wire_put_u64(&w, s->history);
+	wire_put_text(&w, "resident");
+	wire_put_u64(&w, view.resident);
+	struct wire_end end = {.status = {"ok", 2}, .result = {w.at, w.length}};
+	session_end_fields(s, &end);
+	call_end(d, call, &end);
+}
+
+void session_method_close(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	const uint32_t slot = d->calls[call].session;
+	struct session *s = &d->sessions[slot];
+	struct wire_end end = {.status = {"ok", 2}};
+	(void)m;
+	session_end_fields(s, &end);
+	record_session(d, s, STORE_SESSION_CLOSE);
+	/* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
+	const struct event e = {.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	d->calls[call].session = NONE;
+	step(d, &e, NULL);
+	call_end(d, call, &end);
+}
+
+void session_method_attach(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct session *s = &d->sessions[d->calls[call].session];
+	uint8_t body[32];
+	struct wire_writer w;
+	(void)m;
+	s->epoch++; /* Whoever was attached before is fenced from now on. */
+	wire_writer_init(&w, body, sizeof body);
+	wire_put_map(&w, 1);
+	wire_put_text(&w, "history");
+	wire_put_u64(&w, s->history);
+	struct wire_end end = {.status = {"ok", 2}, .result = {w.at, w.length}};
+	session_end_fields(s, &end);
+	call_end(d, call, &end);
+}
+
+void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct session *s = &d->sessions[d->calls[call].session];
+	struct event e = {.kind = EVENT_RESIDENCY, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	residency_event(d, &m->a.residency, &e);
+	step(d, &e, NULL);
+	if (step_granted.err) {
+		const struct wire_err err = {.code = step_granted.err, .after_ms = WIRE_NONE,
+					     .used = step_granted.free_bytes, .asked = step_granted.asked_bytes,
+					     .limit = WIRE_NONE};
+		call_fail_numbers(d, call, &err);
+		return;
+	}
+	granted_end(d, call, s, false);
+}
+
+static void ok_end(struct daemon *d, uint32_t call, const struct session *s)
+{
+	struct wire_end end = {.status = {"ok", 2}};
+	session_end_fields(s, &end);
+	call_end(d, call, &end);
+}
+
+void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct session *s = &d->sessions[d->calls[call].session];
+	struct event e = {.kind = EVENT_HINT, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	if (s->call != NONE) {
+		call_fail(d, call, ERR_SESSION_BUSY);
+		return;
+	}
+	e.as.hint.pause = m->a.tool_name.at || s->waits_since_us ? PAUSE_TOOL : PAUSE_HUMAN;
+	e.as.hint.returns_in_us = m->a.returns_in_ms * 1000;
+	if (m->a.tool_name.at) {
+		uint8_t hash[crypto_generichash_BYTES_MIN];
+		crypto_generichash(hash, sizeof hash, (const uint8_t *)m->a.tool_name.at,
+				   m->a.tool_name.length, NULL, 0);
+		memcpy(&e.as.hint.tool_key, hash, sizeof e.as.hint.tool_key);
+	}
+	step(d, &e, NULL);
+	ok_end(d, call, s);
+}
+
+void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct session *s = &d->sessions[d->calls[call].session];
+	const struct wire_str *place = &m->a.place;
+	struct event e = {.kind = EVENT_PARK, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	if (s->call != NONE) {
+		call_fail(d, call, ERR_SESSION_BUSY);
+		return;
+	}
+	e.as.park.place = place->length == 4 && place->at[0] == 'h' ? PLACE_HOST
+			  : place->length == 4 && place->at[0] == 'd' ? PLACE_DISK : PLACE_TOKENS;
+	step_granted.err = 0;
+	step(d, &e, NULL);
+	if (step_granted.err)
+		call_fail(d, call, step_granted.err == ERR_UNSUPPORTED ? ERR_BAD_ARG : step_granted.err);
+	else
+		ok_end(d, call, s);
+}

@@ -1,0 +1,310 @@
+/*
+ * One event through the scheduler, and its effects carried out: pages to the engine and the audit
+ * log, batches built from histories, ends to their calls. Effects change slots and never send.
+ */
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/daemon.h"
+
+struct granted step_granted;
+
+int step_open(struct daemon *d)
+{
+	const struct sched_limits *l = &d->limits;
+	const size_t pages = l->group[0].page_count[PLACE_DEVICE];
+	void *block = aligned_alloc(64, sched_bytes(l));
+	d->effects.capacity = sched_effect_max(l);
+	d->effects.list = calloc(d->effects.capacity, sizeof *d->effects.list);
+	d->effects.entry_capacity = l->batch_turns;
+	d->effects.entries = calloc(l->batch_turns, sizeof *d->effects.entries);
+	d->entry = calloc(l->batch_turns, sizeof *d->entry);
+	d->entry_call = calloc(l->batch_turns, sizeof *d->entry_call);
+	d->entry_sample = calloc(l->batch_turns, sizeof *d->entry_sample);
+	d->result = calloc(l->batch_turns, sizeof *d->result);
+	d->refs = calloc(l->context_tokens / l->page_tokens + 2, sizeof *d->refs);
+	d->page_principal = malloc(pages * sizeof *d->page_principal);
+	if (!block || !d->effects.list || !d->effects.entries || !d->entry || !d->entry_call ||
+	    !d->entry_sample || !d->result || !d->refs || !d->page_principal)
+		return -ERR_MEMORY;
+	memset(d->page_principal, 0xff, pages * sizeof *d->page_principal);
+	d->sched = sched_init(block, l);
+	d->job = engine_job(d->engine);
+	CHECK(d->job);
+	return 0;
+}
+
+bool step_room(const struct daemon *d)
+{
+	return !d->store || store_room(d->store) > d->effects.capacity + 8;
+}
+
+static struct session *session_of(struct daemon *d, const struct effect *e)
+{
+	return e->session == SCHED_NONE ? NULL : &d->sessions[e->session_key];
+}
+
+static uint32_t call_of(const struct daemon *d, uint64_t turn_key)
+{
+	const uint32_t call = (uint32_t)turn_key;
+	CHECK(call < d->options.calls);
+	CHECK(d->calls[call].generation == (uint32_t)(turn_key >> 32));
+	return call;
+}
+
+static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
+{
+	if (!d->store)
+		return;
+	struct store_record r = {
+		.kind = kind, .reason = (uint8_t)e->as.run.reason, .place = (uint16_t)e->as.run.place,
+		.principal = e->principal, .group = e->as.run.group, .page_first = e->as.run.page_first,
+		.page_count = e->as.run.page_count, .position_first = e->as.run.position_first,
+		.tag_first = e->as.run.tag_first};
+	const struct session *s = session_of(d, e);
+	if (s && s->used) {
+		memcpy(r.session, s->id.bytes, sizeof r.session);
+		r.turn = (uint32_t)s->turn;
+	}
+	if (store_push(d->store, &r) != 0)
+		d->failed = true; /* room was made sure of, so the writer has failed */
+}
+
+static void assign(struct daemon *d, const struct effect *e)
+{
+	struct engine_job *job = d->job;
+	uint32_t clear = 0;
+	CHECK(job);
+	CHECK(job->assign_count < job->assign_max);
+	for (uint32_t i = 0; i < e->as.run.page_count; i++) {
+		uint32_t *had = &d->page_principal[e->as.run.page_first + i];
+		clear |= *had != NONE && *had != e->principal;
+		*had = e->principal;
+	}
+	job->assign[job->assign_count++] = (struct engine_assign){
+		.group = e->as.run.group, .page_first = e->as.run.page_first,
+		.page_count = e->as.run.page_count, .clear = clear, .tag_first = e->as.run.tag_first};
+}
+
+/* One entry of the scheduler's batch becomes a sequence with its pages and rows. */
+static void entry_build(struct daemon *d, uint32_t i)
+{
+	static const uint32_t page_position[OPS_GROUP_MAX];
+	const struct batch_entry *e = &d->entry[i];
+	struct batch_builder *b = d->job->builder;
+	struct session_view sv;
+	struct turn_view tv;
+	CHECK(sched_session(d->sched, e->session, &sv) == 0);
+	CHECK(sched_turn(d->sched, e->turn, &tv) == 0);
+	const struct session *s = &d->sessions[sv.key];
+	const uint32_t last = e->position_first + e->row_count, span = d->limits.page_tokens;
+	const uint32_t pages = (last + span - 1) / span;
+	d->entry_call[i] = call_of(d, tv.key);
+	CHECK(last <= s->history);
+	batch_sequence(b, (uint32_t)sv.key, page_position);
+	CHECK(sched_page_table(d->sched, e->session, 0, 0, pages, d->refs) >= pages);
+	for (uint32_t p = 0; p < pages; p++)
+		batch_page(b, 0, d->refs[p].page, d->refs[p].tag);
+	uint32_t row = 0;
+	for (uint32_t at = e->position_first; at < last; at++)
+		row = batch_row(b, s->token[at], at, at >= d->calls[d->entry_call[i]].prompt ? 1 : 0);
+	if (e->sample)
+		turn_sample(d, d->entry_call[i], b, batch_sample(b, row));
+}
+
+static void batch_build(struct daemon *d, const struct effect *e)
+{
+	struct engine_job *job = d->job;
+	CHECK(job);
+	CHECK(!d->in_flight);
+	d->entry_count = e->as.batch.entry_count;
+	CHECK(d->entry_count <= d->limits.batch_turns);
+	memcpy(d->entry, d->effects.entries + e->as.batch.entry_first, d->entry_count * sizeof *d->entry);
+	uint32_t samples = 0;
+	batch_begin(job->builder);
+	for (uint32_t i = 0; i < d->entry_count; i++) {
+		entry_build(d, i);
+		d->entry_sample[i] = d->entry[i].sample ? samples++ : NONE;
+	}
+	job->block = batch_end(job->builder);
+	job->batch = e->as.batch.batch;
+	d->in_flight = true;
+}
+
+static void granted(const struct effect *e)
+{
+	step_granted = (struct granted){
+		.err = e->kind == EFFECT_REFUSED ? (int)e->as.residency.err : 0,
+		.session = e->session, .kind = e->as.residency.kind, .bytes = e->as.residency.bytes,
+		.lease_us = e->as.residency.lease_us, .asked_bytes = e->as.residency.asked_bytes,
+		.free_bytes = e->as.residency.free_bytes};
+}
+
+static const char *lost_name(uint32_t why)
+{
+	switch (why) {
+	case LOST_LEASE: return "lease_over";
+	case LOST_QUARANTINE: return "quarantined";
+	case LOST_COPY: return "copy_failed";
+	case LOST_PARK: return "parked";
+	default: return "evicted";
+	}
+}
+
+static void turn_effect(struct daemon *d, const struct effect *e)
+{
+	const uint32_t call = call_of(d, e->turn_key);
+	struct call *c = &d->calls[call];
+	switch (e->kind) {
+	case EFFECT_ADMITTED:
+		c->sched = e->turn;
+		c->waiting = false;
+		break;
+	case EFFECT_WAIT:
+		c->sched = e->turn;
+		c->waiting = true;
+		break;
+	case EFFECT_PAUSED:
+		c->paused = true;
+		break;
+	default:
+		turn_end(d, call, e);
+	}
+}
+
+/* Returns 1 if the effect is on record. */
+static int effect_do(struct daemon *d, const struct effect *e)
+{
+	switch (e->kind) {
+	case EFFECT_OPENED:
+	case EFFECT_REFUSED:
+	case EFFECT_RESIDENCY:
+		granted(e);
+		return 0;
+	case EFFECT_ADMITTED:
+	case EFFECT_WAIT:
+	case EFFECT_PAUSED:
+	case EFFECT_END:
+		turn_effect(d, e);
+		return 0;
+	case EFFECT_ASSIGN:
+		assign(d, e);
+		record_run(d, e, STORE_ASSIGN);
+		return 1;
+	case EFFECT_SHARE:
+		record_run(d, e, STORE_SHARE);
+		return 1;
+	case EFFECT_FREE:
+		record_run(d, e, STORE_FREE);
+		return 1;
+	case EFFECT_QUARANTINE:
+		record_run(d, e, STORE_QUARANTINE);
+		return 1;
+	case EFFECT_BATCH:
+		batch_build(d, e);
+		return 0;
+	case EFFECT_LOST:
+		d->sessions[e->session_key].why_lost = lost_name(e->as.lost.why);
+		return 0;
+	case EFFECT_CLOSED:
+		session_drop(d, (uint32_t)e->session_key);
+		return 0;
+	default:
+		CHECK(e->kind != EFFECT_COPY); /* no copies are asked for with one place */
+		return 0;
+	}
+}
+
+void step(struct daemon *d, const struct event *event, const struct batch_result *results)
+{
+	static bool inside;
+	int recorded = 0;
+	CHECK(!inside);
+	inside = true;
+	sched_step(d->sched, event, NULL, results, &d->effects);
+	for (uint32_t i = 0; i < d->effects.count; i++)
+		recorded += effect_do(d, &d->effects.list[i]);
+	if (recorded && d->store) {
+		const struct store_record r = {.kind = STORE_STEP_END, .step = d->effects.step};
+		if (store_push(d->store, &r) != 0)
+			d->failed = true;
+	}
+	if (d->job && d->job->batch) {
+		engine_submit(d->engine, d->job);
+		d->job = NULL;
+	}
+	if (!d->job)
+		d->job = engine_job(d->engine);
+	inside = false;
+}
+
+static void record_incident(struct daemon *d, uint32_t i, const struct ops_fault *f)
+{
+	const struct call *c = &d->calls[d->entry_call[i]];
+	const struct session *s = &d->sessions[c->session];
+	struct page_view page = {0};
+	struct store_record r = {.kind = STORE_INCIDENT, .principal = s->principal, .turn = (uint32_t)s->turn,
+				 .group = f->group, .page_first = f->page, .page_count = 1};
+	sched_page(d->sched, f->group, f->page, &page);
+	r.value[0] = page.tag;
+	r.value[1] = f->found;
+	memcpy(r.session, s->id.bytes, sizeof r.session);
+	memcpy(r.op, c->op.bytes, sizeof r.op);
+	if (d->store && store_push(d->store, &r) != 0)
+		d->failed = true;
+	log_say(LOG_ERROR, "integrity: page %u of group %u has tag %" PRIu64 ", expected %" PRIu64
+		"; the turn is over, the page is quarantined", f->page, f->group, f->found, page.tag);
+	/* Asked for by --integrity abort: a wrong owner is a broken invariant of the process. */
+	CHECK(d->options.integrity != INTEGRITY_ABORT);
+}
+
+static void result_make(struct daemon *d, const struct engine_job *job, uint32_t i)
+{
+	const struct batch_entry *e = &d->entry[i];
+	struct batch_result *r = &d->result[i];
+	const uint32_t call = d->entry_call[i];
+	*r = (struct batch_result){.turn = e->turn};
+	if (job->err) {
+		r->end = END_FAULT;
+		return;
+	}
+	if (job->faults[i].page != OPS_NONE) {
+		r->end = END_INTEGRITY;
+		r->page = job->faults[i].page;
+		r->group = job->faults[i].group;
+		record_incident(d, i, &job->faults[i]);
+		return;
+	}
+	r->computed = e->row_count;
+	d->calls[call].paused = false;
+	if (!e->sample)
+		return;
+	const struct ops_sampled *s = &job->sampled[d->entry_sample[i]];
+	if (s->token == OPS_NONE) {
+		r->end = END_FAULT;
+		return;
+	}
+	r->sampled = 1;
+	r->end = turn_token(d, call, s);
+}
+
+void step_batch_done(struct daemon *d, struct engine_job *job)
+{
+	CHECK(d->in_flight);
+	for (uint32_t i = 0; i < d->entry_count; i++)
+		result_make(d, job, i);
+	if (job->err) {
+		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
+		d->failed = job->err == -ERR_INTERNAL;
+	}
+	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
+				.now_us = d->now_us,
+				.as.batch = {.batch = job->batch, .measured_us = job->measured_us,
+					     .result_count = d->entry_count}};
+	engine_release(d->engine, job);
+	if (!d->job)
+		d->job = engine_job(d->engine);
+	d->in_flight = false;
+	step(d, &e, d->result);
+}

@@ -1,0 +1,462 @@
+/*
+ * A turn: from messages to tokens, token by token back to text, and to its END.
+ *
+ * What may refuse changes nothing: the messages are rendered and tokenised beside the session, and
+ * only a turn that fits is appended to its history.
+ */
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/daemon.h"
+
+/* What a turn adds, ready to be appended. */
+struct addition {
+	struct template_state state;
+	uint32_t keep, count; /* history tokens that stay; d->ids[0 .. count) follow */
+};
+
+static int messages_render(struct daemon *d, const struct wire_args *a, struct template_state *state)
+{
+	static struct tool_call calls[WIRE_MESSAGES_MAX];
+	static struct message messages[WIRE_MESSAGES_MAX];
+	static const enum role roles[] = {ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL};
+	for (uint32_t i = 0; i < a->call_count; i++) {
+		const struct wire_tool_call *c = &a->calls[i];
+		calls[i] = (struct tool_call){{c->id.at, c->id.length}, {c->name.at, c->name.length},
+					      {c->arguments.at, c->arguments.length}};
+	}
+	for (uint32_t i = 0; i < a->message_count; i++) {
+		const struct wire_message *m = &a->messages[i];
+		messages[i] = (struct message){
+			.role = roles[m->role], .content = {m->content.at, m->content.length},
+			.calls = calls + m->call_first, .call_count = m->call_count,
+			.call_id = {m->tool_call_id.at, m->tool_call_id.length},
+			.name = {m->name.at, m->name.length}};
+	}
+	rendering_clear(&d->rendering);
+	TRY(template_append(d->template, state, messages, a->message_count, &d->rendering));
+	return template_open_turn(d->template, state, &d->rendering);
+}
+
+static int blob_tokens(struct daemon *d, const uint8_t *blob, size_t length, size_t *count)
+{
+	if (length % 4 != 0)
+		return -ERR_BAD_ARG;
+	*count = length / 4;
+	if (*count > d->limits.context_tokens)
+		return -ERR_TOO_BIG;
+	for (size_t i = 0; i < *count; i++) {
+		const uint8_t *p = blob + i * 4;
+		d->ids[i] = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+		if (d->ids[i] >= d->model->arch.vocab)
+			return -ERR_OUT_OF_RANGE;
+	}
+	return 0;
+}
+
+/* Fills the addition without touching the session. */
+static int addition_make(struct daemon *d, const struct session *s, const struct wire_call *m,
+			 const uint8_t *blob, size_t blob_length, struct addition *out)
+{
+	const struct wire_args *a = &m->a;
+	size_t count = 0;
+	out->state = s->state;
+	out->keep = s->history;
+	if (a->tokens_in_blob) {
+		TRY(blob_tokens(d, blob, blob_length, &count));
+		if (a->keep != WIRE_NONE && a->keep > s->history)
+			return -ERR_OUT_OF_RANGE;
+		if (a->keep != WIRE_NONE)
+			out->keep = (uint32_t)a->keep;
+	} else {
+		if (!d->template)
+			return -ERR_BAD_ARG;
+		TRY(messages_render(d, a, &out->state));
+		TRY(session_tokenise(d, &count));
+	}
+	out->count = (uint32_t)count;
+	return out->keep + out->count == 0 ? -ERR_BAD_ARG : 0;
+}
+
+static void context_full(struct daemon *d, uint32_t call, uint64_t used, uint64_t asked)
+{
+	const struct wire_err err = {.code = ERR_CONTEXT_FULL, .retry = "no", .after_ms = WIRE_NONE,
+				     .used = used, .asked = asked, .limit = d->limits.context_tokens};
+	call_fail_numbers(d, call, &err);
+}
+
+static void sampling_take(struct call *c, const struct wire_sampling *from)
+{
+	size_t at = 0;
+	c->sampling = *from;
+	for (uint32_t i = 0; i < from->stop_count; i++) {
+		CHECK(at + from->stop[i].length <= sizeof c->stop_bytes);
+		memcpy(c->stop_bytes + at, from->stop[i].at, from->stop[i].length);
+		c->sampling.stop[i].at = c->stop_bytes + at;
+		at += from->stop[i].length;
+	}
+}
+
+/* The session is appended to and the scheduler hears of the turn. */
+static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *a,
+		       const struct addition *add)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	struct session_view view;
+	if (add->keep < s->history)
+		session_rollback(d, c->session, add->keep);
+	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	CHECK(s->mark_count < d->options.session_turns);
+	s->mark[s->mark_count++] = (struct turn_mark){
+		.start = s->history, .output = s->history + add->count, .before = s->state};
+	memcpy(s->token + s->history, d->ids, add->count * sizeof *d->ids);
+	s->history += add->count;
+	s->state = add->state;
+	s->call = call;
+	const uint32_t left = d->limits.context_tokens - s->history;
+	const uint32_t output_max = a->sampling.max_tokens && a->sampling.max_tokens < left
+					    ? a->sampling.max_tokens : left;
+	c->state = CALL_RUNNING;
+	c->prompt = s->history;
+	c->keep = add->keep;
+	c->tools = s->tools && a->tool_choice != TOOL_NONE;
+	c->forced = a->tool_choice == TOOL_REQUIRED;
+	if (c->forced)
+		form_start(s->form, &c->form);
+	sampling_take(c, &a->sampling);
+	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
+	c->tool_us = s->waits_since_us ? d->now_us - s->waits_since_us : WIRE_NONE;
+	const struct event e = {
+		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
+		.turn_key = (uint64_t)c->generation << 32 | call,
+		.as.turn = {.keep = view.history, .append = s->history - view.history,
+			    .output_max = output_max, .credit = c->credit, .deadline_us = c->deadline_us}};
+	step(d, &e, NULL);
+	if (c->state == CALL_RUNNING)
+		s->waits_since_us = 0;
+}
+
+void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
+		 size_t length, const uint8_t *blob, size_t blob_length)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	const struct wire_args *a = &m->a;
+	struct addition add;
+	int code = 0;
+	if (d->draining)
+		code = ERR_DRAINING;
+	else if (m->method == METHOD_SESSION_CONTINUE && !s->waits_since_us && s->call == NONE)
+		code = ERR_TURN_CONFLICT;
+	else if (s->call != NONE && !a->supersede)
+		code = ERR_SESSION_BUSY;
+	else if (a->tool_choice == TOOL_REQUIRED && !s->form)
+		code = ERR_BAD_ARG;
+	else if (s->mark_count == d->options.session_turns)
+		code = ERR_LIMIT;
+	if (code) {
+		call_fail(d, call, code);
+		return;
+	}
+	if (s->call != NONE) {
+		/* The running turn ends first, at the next step's end at the latest. */
+		if (length + blob_length > d->text_max) {
+			call_fail(d, call, ERR_TOO_BIG);
+			return;
+		}
+		c->state = CALL_DEFERRED;
+		c->deferred_body = length;
+		c->deferred_blob = blob_length;
+		memcpy(c->text, body, length);
+		if (blob_length)
+			memcpy(c->text + length, blob, blob_length);
+		call_cancel(d, s->call, END_SUPERSEDED);
+		return;
+	}
+	code = addition_make(d, s, m, blob, blob_length, &add);
+	if (code == -ERR_TOO_BIG)
+		context_full(d, call, s->history, d->limits.context_tokens + 1);
+	else if (code)
+		call_fail(d, call, code);
+	else if (add.keep + add.count + 1 > d->limits.context_tokens)
+		context_full(d, call, add.keep, add.count + 1);
+	else
+		turn_start(d, call, a, &add);
+}
+
+void turns_deferred(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (c->state != CALL_DEFERRED)
+			continue;
+		struct session *s = c->session == NONE ? NULL : &d->sessions[c->session];
+		if (s && s->used && s->call != NONE)
+			continue;
+		c->state = CALL_ENDED;
+		if (!s || !s->used)
+			call_fail(d, i, ERR_NOT_FOUND);
+		else if (wire_read_call(c->text, c->deferred_body, &d->wire, &d->message) != 0)
+			call_fail(d, i, ERR_INTERNAL);
+		else
+			turn_method(d, i, &d->message, c->text, c->deferred_body,
+				    c->deferred_blob ? (uint8_t *)c->text + c->deferred_body : NULL,
+				    c->deferred_blob);
+	}
+}
+
+void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample)
+{
+	struct call *c = &d->calls[call];
+	const struct wire_sampling *s = &c->sampling;
+	sample->temperature = (float)s->temperature;
+	sample->top_p = (float)s->top_p;
+	sample->min_p = (float)s->min_p;
+	sample->typical = (float)s->typical;
+	sample->top_k = s->top_k;
+	sample->repetition = (float)s->repetition;
+	sample->presence = (float)s->presence;
+	sample->frequency = (float)s->frequency;
+	sample->seed = s->seed;
+	sample->top_count = s->logprobs > 1 ? s->logprobs - 1 : 0;
+	if (s->bias_count) {
+		uint32_t *at = batch_extra(b, s->bias_count * 2, &sample->bias_at);
+		sample->bias_count = s->bias_count;
+		for (uint32_t i = 0; i < s->bias_count; i++) {
+			const float add = (float)s->bias[i].add;
+			at[i * 2] = s->bias[i].token;
+			memcpy(&at[i * 2 + 1], &add, sizeof add);
+		}
+	}
+	if (s->repetition != 1 || s->presence != 0 || s->frequency != 0)
+		turn_counts(d, call, b, sample);
+	if (c->forced) {
+		const uint32_t words = (d->model->arch.vocab + 31) / 32;
+		uint32_t *bits = batch_extra(b, words, &sample->mask_at);
+		memset(bits, 0, words * sizeof *bits);
+		form_mask(d->sessions[c->session].form, &c->form, d->tokenizer, bits);
+	}
+}
+
+static int u32_order(const void *a, const void *b)
+{
+	const uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+	return (x > y) - (x < y);
+}
+
+/* How often each token was sampled in this turn, ascending; what penalties are counted on. */
+void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample)
+{
+	const struct call *c = &d->calls[call];
+	uint32_t pairs = 0;
+	if (!c->sampled)
+		return;
+	memcpy(d->ids, c->token, c->sampled * sizeof *d->ids);
+	qsort(d->ids, c->sampled, sizeof *d->ids, u32_order);
+	for (uint32_t i = 0; i < c->sampled; i++)
+		pairs += i == 0 || d->ids[i] != d->ids[i - 1];
+	uint32_t *at = batch_extra(b, pairs * 2, &sample->counts_at);
+	sample->count_count = pairs;
+	for (uint32_t i = 0, n = 0; i < c->sampled; n++) {
+		const uint32_t token = d->ids[i];
+		uint32_t times = 0;
+		for (; i < c->sampled && d->ids[i] == token; i++)
+			times++;
+		at[n * 2] = token;
+		at[n * 2 + 1] = times;
+	}
+}
+
+/* Parses what there is of the text from where a call could begin. */
+static void calls_look(const struct daemon *d, const struct call *c, bool final, struct calls *out)
+{
+	calls_parse(d->template, c->text + c->calls_from, c->text_length - c->calls_from, final, out);
+}
+
+/* Moves the visible end after new text; true: a stop string was found and the text ends before it. */
+static bool visible_move(struct daemon *d, struct call *c, size_t before)
+{
+	size_t hold, from = before > 256 ? before - 256 : 0;
+	const size_t at = stop_find(c->sampling.stop, c->sampling.stop_count, c->text, from, c->text_length, &hold);
+	if (at != SIZE_MAX) {
+		c->text_length = at;
+		hold = at;
+	}
+	c->visible = hold;
+	if (c->tools && d->template) {
+		struct calls calls;
+		calls_look(d, c, false, &calls);
+		if (calls.state == CALLS_NONE)
+			c->calls_from = c->text_length;
+		else if (calls.state != CALLS_BROKEN && c->calls_from + calls.text_length < c->visible)
+			c->visible = c->calls_from + calls.text_length;
+	}
+	return at != SIZE_MAX;
+}
+
+enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	const uint32_t token = sampled->token, n = c->sampled;
+	const char *bytes;
+	CHECK(s->history < d->limits.context_tokens);
+	CHECK(token < d->model->arch.vocab);
+	s->token[s->history++] = token;
+	c->token[n] = token;
+	c->logprob[n] = sampled->logprob;
+	if (c->sampling.logprobs > 1)
+		c->alternatives[n] = *sampled;
+	c->sampled++;
+	d->tokens_sampled++;
+	bool over = !c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token);
+	const size_t before = c->text_length;
+	const size_t length = tokenizer_bytes(d->tokenizer, token, false, &bytes);
+	if (c->forced && !over)
+		form_advance(d->sessions[c->session].form, &c->form, bytes, length);
+	c->text_length += utf8_stream_push(&c->utf8, bytes, length, true, over, c->text + c->text_length);
+	over |= visible_move(d, c, before);
+	c->text_end[n] = (uint32_t)c->text_length;
+	/* A found stop string may have cut into the text of earlier tokens. */
+	for (uint32_t i = n; i > c->sent_tokens && c->text_end[i - 1] > c->text_length; i--)
+		c->text_end[i - 1] = (uint32_t)c->text_length;
+	if (!over && c->prompt + c->sampled < d->limits.context_tokens &&
+	    (c->sampling.max_tokens == 0 || c->sampled < c->sampling.max_tokens))
+		return END_NONE;
+	if (c->tools && d->template) {
+		struct calls calls;
+		calls_look(d, c, true, &calls);
+		if (calls.state == CALLS_COMPLETE)
+			return END_TOOL;
+	}
+	return over ? END_STOP : END_NONE; /* limits are the scheduler's to find */
+}
+
+static const char *status_of(uint32_t end)
+{
+	switch (end) {
+	case END_STOP: return "stop";
+	case END_LIMIT: return "limit";
+	case END_TOOL: return "tool_wait";
+	case END_CONTEXT: return "context_full";
+	case END_CANCEL: return "cancelled";
+	case END_CLOSED: return "closed";
+	case END_SUPERSEDED: return "superseded";
+	case END_DEADLINE: return "deadline";
+	case END_SLOW: return "slow_consumer";
+	case END_DRAIN: return "suspended";
+	default: return "error";
+	}
+}
+
+static int code_of(const struct effect *e)
+{
+	switch (e->as.end.end) {
+	case END_CONTEXT: return ERR_CONTEXT_FULL;
+	case END_DEADLINE: return ERR_DEADLINE;
+	case END_SLOW: return ERR_SLOW_CONSUMER;
+	case END_INTEGRITY: return ERR_INTEGRITY;
+	case END_FAULT: return ERR_INTERNAL;
+	case END_REFUSED: return e->as.end.err ? (int)e->as.end.err : ERR_NO_PAGES;
+	default: return 0;
+	}
+}
+
+static void usage_fill(struct wire_usage *u, const struct effect *e, const struct call *c,
+		       const struct session *s)
+{
+	u->present = true;
+	u->prompt = e->as.end.prompt_tokens;
+	u->resident = e->as.end.resident;
+	u->reloaded = e->as.end.reloaded;
+	u->recomputed = e->as.end.recomputed;
+	u->fresh = e->as.end.fresh;
+	u->sampled = e->as.end.sampled;
+	u->history = e->as.end.history;
+	u->context_left = e->as.end.context_left;
+	u->queue_us = e->as.end.queue_us;
+	u->prefill_us = e->as.end.prefill_us;
+	u->decode_us = e->as.end.decode_us;
+	u->tool_us = c->tool_us;
+	u->diverged_at = u->resident < u->prompt ? u->resident : WIRE_NONE;
+	if (u->diverged_at != WIRE_NONE) {
+		const char *why = !u->recomputed ? "new" : s->why_lost ? s->why_lost : "evicted";
+		u->diverged_why = (struct wire_str){why, strlen(why)};
+	}
+}
+
+/* The calls at the end of the text into END, with ids of ours. */
+static void calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][24])
+{
+	struct calls calls;
+	calls_look(d, c, true, &calls);
+	CHECK(calls.state == CALLS_COMPLETE);
+	c->visible = c->calls_from + calls.text_length;
+	for (uint32_t i = 0; i < calls.count && i < WIRE_CALLS_MAX; i++) {
+		uint64_t random;
+		randombytes_buf(&random, sizeof random);
+		snprintf(ids[i], 24, "call_%016llx", (unsigned long long)random);
+		const struct tool_call *t = &calls.call[i];
+		end->calls[i] = (struct wire_tool_call){{ids[i], strlen(ids[i])}, {t->name.at, t->name.length},
+							{t->arguments.at, t->arguments.length}};
+		end->call_count = i + 1;
+	}
+}
+
+static void record_end(struct daemon *d, const struct call *c, const struct session *s,
+		       const struct effect *e)
+{
+	struct store_record r = {.kind = STORE_TURN_END, .principal = s->principal, .turn = (uint32_t)s->turn,
+				 .value = {e->as.end.sampled, e->as.end.end}};
+	memcpy(r.session, s->id.bytes, sizeof r.session);
+	memcpy(r.op, c->op.bytes, sizeof r.op);
+	if (d->store && store_push(d->store, &r) != 0)
+		d->failed = d->failed || store_failed(d->store) != 0;
+}
+
+void turn_end(struct daemon *d, uint32_t call, const struct effect *e)
+{
+	static struct wire_end end;
+	char ids[WIRE_CALLS_MAX][24];
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	const bool refused = e->as.end.end == END_REFUSED;
+	memset(&end, 0, sizeof end);
+	CHECK(s->call == call);
+	s->call = NONE;
+	c->sched = NONE;
+	c->state = CALL_ENDED;
+	if (refused) {
+		session_cut(d, c->session, s->mark[s->mark_count - 1].start);
+	} else {
+		if (e->as.end.history < s->history)
+			s->history = e->as.end.history;
+		const bool marked = c->sampled && tokenizer_is_end(d->tokenizer, c->token[c->sampled - 1]);
+		if (d->template)
+			template_turn_over(d->template, &s->state, marked);
+		c->text_length += utf8_stream_push(&c->utf8, "", 0, true, true, c->text + c->text_length);
+		c->visible = c->text_length;
+		s->turn++;
+		record_end(d, c, s, e);
+	}
+	if (e->as.end.end == END_TOOL) {
+		calls_fill(d, c, &end, ids);
+		s->waits_since_us = d->now_us;
+	}
+	const char *status = status_of(e->as.end.end);
+	end.status = (struct wire_str){status, strlen(status)};
+	end.err = (struct wire_err){.code = code_of(e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
+				    .asked = WIRE_NONE, .limit = WIRE_NONE};
+	if (e->as.end.needed || e->as.end.limit) {
+		end.err.asked = e->as.end.needed;
+		end.err.limit = e->as.end.limit;
+	}
+	usage_fill(&end.usage, e, c, s);
+	if (!refused)
+		s->why_lost = NULL;
+	session_end_fields(s, &end);
+	call_end(d, call, &end);
+}
