@@ -1,7 +1,7 @@
 /*
- * The builder of a step's block. The extra area comes first in the block, right after the header,
- * since its offsets must be known before the counts of all else are; the arrays are gathered in
- * places of their own and laid behind it at the end.
+ * The builder of a step's block. The pieces are gathered in places of their own and laid into the
+ * block at the end: rows, sequences, pages, samples, extra area. Until then an offset into the extra
+ * area counts as if that came right after the header; batch_end moves it.
  */
 #include "runtime/batch.h"
 
@@ -22,7 +22,8 @@ struct batch_builder {
 	struct ops_sequence *sequence;
 	struct ops_page *page;
 	struct ops_sample *sample;
-	struct ops_batch *block; /* header, extra area, and room for the arrays */
+	uint32_t *words; /* the extra area */
+	struct ops_batch *block;
 };
 
 int batch_builder_open(const struct device_plan *plan, struct batch_builder **out)
@@ -44,9 +45,10 @@ int batch_builder_open(const struct device_plan *plan, struct batch_builder **ou
 	b->sequence = calloc(b->sequences_max, sizeof *b->sequence);
 	b->page = calloc(b->pages_max, sizeof *b->page);
 	b->sample = calloc(b->samples_max, sizeof *b->sample);
+	b->words = calloc(1, b->extra_max + 8);
 	b->block = bytes <= UINT32_MAX ? calloc(1, bytes) : NULL;
 	*out = b;
-	if (b->row && b->sequence && b->page && b->sample && b->block)
+	if (b->row && b->sequence && b->page && b->sample && b->words && b->block)
 		return 0;
 	batch_builder_close(out);
 	return bytes <= UINT32_MAX ? -ERR_MEMORY : -ERR_OUT_OF_RANGE;
@@ -61,6 +63,7 @@ void batch_builder_close(struct batch_builder **builder)
 	free(b->sequence);
 	free(b->page);
 	free(b->sample);
+	free(b->words);
 	free(b->block);
 	free(b);
 	*builder = NULL;
@@ -135,7 +138,7 @@ uint32_t *batch_extra(struct batch_builder *b, uint32_t words, uint32_t *at)
 	/* Each piece begins on 8 bytes, as all offsets do. */
 	CHECK(words <= (b->extra_max - b->extra) / 8 * 2);
 	*at = (uint32_t)sizeof(struct ops_batch) + b->extra;
-	uint32_t *room = (uint32_t *)((char *)b->block + *at);
+	uint32_t *room = b->words + b->extra / 4;
 	b->extra += (words + 1) / 2 * 8;
 	if (words % 2)
 		room[words] = 0;
@@ -152,20 +155,35 @@ static uint32_t batch_lay(struct ops_batch *block, const void *array, size_t byt
 	return at;
 }
 
+/* Offsets of what is used move behind the arrays; the builder's own samples stay as they are. */
+static void batch_move(struct ops_batch *block, uint32_t by)
+{
+	struct ops_sample *sample = (struct ops_sample *)(void *)((char *)block + block->sample_at);
+	for (uint32_t i = 0; i < block->sample_count; i++) {
+		if (sample[i].mask_at)
+			sample[i].mask_at += by;
+		if (sample[i].count_count)
+			sample[i].counts_at += by;
+		if (sample[i].bias_count)
+			sample[i].bias_at += by;
+	}
+}
+
 const struct ops_batch *batch_end(struct batch_builder *b)
 {
 	struct ops_batch *block = b->block;
 	*block = (struct ops_batch){
-		.bytes = (uint32_t)sizeof *block + b->extra,
+		.bytes = (uint32_t)sizeof *block,
 		.row_count = b->rows,
 		.sequence_count = b->sequences,
 		.page_count = b->pages,
 		.sample_count = b->samples,
-		.extra_at = (uint32_t)sizeof *block,
 	};
 	block->row_at = batch_lay(block, b->row, b->rows * sizeof *b->row);
 	block->sequence_at = batch_lay(block, b->sequence, b->sequences * sizeof *b->sequence);
 	block->page_at = batch_lay(block, b->page, b->pages * sizeof *b->page);
 	block->sample_at = batch_lay(block, b->sample, b->samples * sizeof *b->sample);
+	block->extra_at = batch_lay(block, b->words, b->extra);
+	batch_move(block, block->extra_at - (uint32_t)sizeof *block);
 	return block;
 }

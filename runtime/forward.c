@@ -239,17 +239,15 @@ int forward_step(struct forward *forward, const struct ops_batch *block,
 	const struct arch *arch = &forward->model->arch;
 	TRY(ops->batch(device, block));
 	TRY(forward->integrity == INTEGRITY_OFF ? ops->tag_skip(device) : ops->tag_check(device));
-	if (block->row_count > 0) {
-		TRY(ops->embed(device, w->embedding, arch->embedding_scale));
-		for (uint32_t i = 0; i < w->layer_count; i++) {
-			const struct ops_layer *layer = &w->layer[i];
-			TRY(ops->qkv(device, layer));
-			TRY(ops->rope_write(device, layer));
-			TRY(ops->attend(device, layer));
-			TRY(ops->output(device, layer));
-			TRY(ops->gate_up(device, layer));
-			TRY(ops->down(device, layer));
-		}
+	TRY(ops->embed(device, w->embedding, arch->embedding_scale));
+	for (uint32_t i = 0; i < w->layer_count; i++) {
+		const struct ops_layer *layer = &w->layer[i];
+		TRY(ops->qkv(device, layer));
+		TRY(ops->rope_write(device, layer));
+		TRY(ops->attend(device, layer));
+		TRY(ops->output(device, layer));
+		TRY(ops->gate_up(device, layer));
+		TRY(ops->down(device, layer));
 	}
 	if (block->sample_count > 0) {
 		TRY(ops->head(device, w->norm, arch->epsilon, w->head, arch->head_softcap));
