@@ -78,6 +78,7 @@ struct wanted {
 	enum weight_use use;
 	uint32_t rows, columns;
 	bool used, optional;
+	bool padded; /* the tensor may have more rows: ids that do not exist */
 };
 
 static void weights_wanted(const struct arch *arch, uint32_t number, struct wanted *out)
@@ -96,8 +97,10 @@ static void weights_wanted(const struct arch *arch, uint32_t number, struct want
 	static const char *const names[EXTRA_TENSORS] = {"token_embd.weight", "output.weight",
 							 "output_norm.weight", "rope_freqs.weight"};
 	snprintf(out->name, sizeof out->name, "%s", names[number]);
-	if (number < 2)
+	if (number < 2) {
 		out->rows = arch->vocab;
+		out->padded = true;
+	}
 	if (number == 0)
 		out->use = arch->tied ? WEIGHT_BOTH : WEIGHT_LOOKUP;
 	if (number == 1) {
@@ -124,7 +127,8 @@ static const struct tensor *weights_tensor(const struct model *model, const stru
 		snprintf(reason, MODEL_REASON_MAX, "tensor %s is missing", wanted->name);
 		return NULL;
 	}
-	if (tensor->rows == wanted->rows && tensor->columns == wanted->columns)
+	if (tensor->columns == wanted->columns &&
+	    (tensor->rows == wanted->rows || (wanted->padded && tensor->rows > wanted->rows)))
 		return tensor;
 	snprintf(reason, MODEL_REASON_MAX, "tensor %s is %u x %u, it must be %u x %u", wanted->name,
 		 tensor->rows, tensor->columns, wanted->rows, wanted->columns);
@@ -193,8 +197,8 @@ static int weights_load(const struct model *model, struct weights *w, uint8_t *b
 		struct weight *weight = NULL;
 		int err = model_read(model, tensor, buffer);
 		if (err == 0)
-			err = w->ops->weight_make(w->device, tensor->type, wanted.use, wanted.rows,
-						  wanted.columns, buffer, &weight);
+			err = w->ops->weight_make(w->device, tensor->type, wanted.use, tensor->rows,
+						  tensor->columns, buffer, &weight);
 		if (err != 0) {
 			snprintf(reason, MODEL_REASON_MAX, "tensor %s: %s", wanted.name, err_text(err));
 			return err;
@@ -277,8 +281,8 @@ uint64_t weights_bytes(const struct model *model, const struct ops *ops,
 		if (wanted.used && !tensor && !wanted.optional)
 			return 0;
 		if (wanted.used && tensor)
-			bytes += ops->weight_needs(plan, tensor->type, wanted.use, wanted.rows,
-						   wanted.columns);
+			bytes += ops->weight_needs(plan, tensor->type, wanted.use, tensor->rows,
+						   tensor->columns);
 	}
 	if (plan->kv == KV_INT8)
 		bytes += model->arch.layers *
