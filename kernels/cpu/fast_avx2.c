@@ -10,6 +10,8 @@
 
 #define EACH_COLUMN(X) X(0) X(1) X(2) X(3)
 
+/* Ends an expression: gcc would make a tree of a block's integer sums and spill its leaves. */
+#define HOLD(x) __asm__("" : "+x"(x))
 #define BROADCAST(p) _mm256_set1_epi32(*(const int32_t *)(const void *)(p))
 
 INLINE __m256i lanes_below(uint32_t rows)
@@ -36,6 +38,7 @@ INLINE __m256i lanes_below(uint32_t rows)
 		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK + 4 * LINE; \
 		x[n] = _mm256_add_epi16(x[n], _mm256_maddubs_epi16(wl, BROADCAST(q))); \
 		x[n] = _mm256_add_epi16(x[n], _mm256_maddubs_epi16(wh, BROADCAST(q + 16))); \
+		HOLD(x[n]); \
 	}
 #define COLUMN_Q4_BLOCK(n) \
 	if ((n) < columns) { \
@@ -95,6 +98,7 @@ INLINE void q4_block8(const uint8_t *data, const uint8_t *scales, const struct t
 		const __m256i q = BROADCAST(t->q + (at + (n)) * ACT_BLOCK + 4 * l); \
 		const __m256i p = _mm256_maddubs_epi16(size, _mm256_sign_epi8(q, w)); \
 		x[n] = _mm256_add_epi32(x[n], _mm256_madd_epi16(p, one)); \
+		HOLD(x[n]); \
 	}
 #define COLUMN_Q8_BLOCK(n) \
 	if ((n) < columns) \
