@@ -22,7 +22,7 @@ void program_flags(struct program_options *options, struct flag *flags)
 		 "instruction set"},
 		{"act", FLAG_CHOICE, &options->act, 0, 0, "auto|f32|bf16|i8|i8-row",
 		 "precision of what enters a matmul"},
-		{"threads", FLAG_U32, &options->threads, 0, 1024, NULL, "threads; 0: all cores"},
+		{"threads", FLAG_U32, &options->threads, 0, 256, NULL, "threads; 0: all cores"},
 		{"chunk", FLAG_U32, &options->chunk, 1, PROGRAM_CHUNK_MAX, NULL,
 		 "tokens of one step"},
 		{"page-tokens", FLAG_U32, &options->page_tokens, 16, OPS_PARTITION, NULL,

@@ -182,9 +182,11 @@ struct unit {
 	uint32_t first, last; /* partitions that any row sees */
 };
 
-static uint32_t position_first(const struct ops_layer *l, uint32_t position)
+static uint32_t position_first(const struct ops_layer *l, const struct ops_sequence *s,
+			       uint32_t position)
 {
-	return l->window && position + 1 > l->window ? position + 1 - l->window : 0;
+	const uint32_t window = l->window && position + 1 > l->window ? position + 1 - l->window : 0;
+	return window > s->position_first ? window : s->position_first;
 }
 
 static struct unit unit_of(const struct attend_all *a, uint32_t index)
@@ -193,7 +195,7 @@ static struct unit unit_of(const struct attend_all *a, uint32_t index)
 	const struct tile *t = &d->tiles[index / d->plan.kv_heads];
 	const uint32_t low = d->rows[t->row_first].position;
 	return (struct unit){t, index % d->plan.kv_heads, t->row_count * a->shared,
-			     position_first(a->l, low) / OPS_PARTITION,
+			     position_first(a->l, &d->sequences[t->sequence], low) / OPS_PARTITION,
 			     (low + t->row_count - 1) / OPS_PARTITION};
 }
 
@@ -246,7 +248,8 @@ static void partition_attend(const struct attend_all *a, const struct unit *u, u
 	const uint32_t low = d->rows[u->tile->row_first].position;
 	uint32_t from[TILE_ROWS], to[TILE_ROWS];
 	for (uint32_t i = 0; i < u->tile->row_count; i++) {
-		const uint32_t first = position_first(a->l, low + i);
+		const uint32_t first =
+			position_first(a->l, &d->sequences[u->tile->sequence], low + i);
 		from[i] = first > base ? least(first - base, OPS_PARTITION) : 0;
 		to[i] = least(low + i + 1 - base, OPS_PARTITION);
 	}
@@ -361,7 +364,7 @@ static int windows_check(const struct device *d, const struct ops_layer *l)
 	for (uint32_t i = 0; i < d->sequence_count; i++) {
 		const struct ops_sequence *s = &d->sequences[i];
 		if (s->page_position[l->group] >
-		    position_first(l, d->rows[s->row_first].position))
+		    position_first(l, s, d->rows[s->row_first].position))
 			return -ERR_OUT_OF_RANGE;
 	}
 	return 0;

@@ -91,6 +91,8 @@ static int pages_valid(const struct view *v, const struct ops_sequence *s, uint3
 			return 0;
 	const uint64_t low = s->page_position[group], high = low + (uint64_t)count * tokens;
 	const uint32_t position = v->rows[s->row_first].position;
+	if (s->position_first > position)
+		return 0;
 	return low <= position && (uint64_t)position + s->row_count <= high;
 }
 

@@ -244,6 +244,13 @@ static uint64_t cpu_weight_bytes(const struct weight *weight)
 	return weight->bytes;
 }
 
+static uint64_t cpu_weight_needs(const struct device_plan *plan, uint32_t type, enum weight_use use,
+				 uint32_t rows, uint32_t columns)
+{
+	(void)plan; /* every path reads one layout */
+	return pack_bytes(type, use, rows, columns);
+}
+
 static int cpu_weight_rows(struct device *d, const struct weight *w, uint32_t row_first,
 			   uint32_t row_count, float *out)
 {
@@ -319,6 +326,7 @@ static const struct ops table = {
 	.weight_make = cpu_weight_make,
 	.weight_free = cpu_weight_free,
 	.weight_bytes = cpu_weight_bytes,
+	.weight_needs = cpu_weight_needs,
 	.weight_rows = cpu_weight_rows,
 	.buffer_write = cpu_buffer_write,
 	.buffer_read = cpu_buffer_read,

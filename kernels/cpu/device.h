@@ -94,6 +94,7 @@ void memory_give(void *memory, size_t bytes);
 
 int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns,
 	      const void *data, struct weight **out);
+uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns);
 void pack_free(struct weight *w);
 
 static inline const float *weight_floats(const struct weight *w)

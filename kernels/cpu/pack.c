@@ -136,6 +136,16 @@ static void sizes_set(struct weight *w, enum weight_use use)
 	w->bytes = groups * w->group_bytes;
 }
 
+uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns)
+{
+	if (weight_type_elements(type) == 0)
+		return 0;
+	struct weight w = {.type = use == WEIGHT_VECTOR ? TYPE_F32 : type, .rows = rows,
+			   .columns = columns};
+	sizes_set(&w, use);
+	return w.bytes;
+}
+
 int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns,
 	      const void *data, struct weight **out)
 {
