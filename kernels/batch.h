@@ -32,7 +32,9 @@ struct ops_sequence {
 	/* Per group: its pages in the page array, and the token position where the first begins. */
 	uint32_t page_first[OPS_GROUP_MAX], page_count[OPS_GROUP_MAX];
 	uint32_t page_position[OPS_GROUP_MAX];
-	uint32_t reserved;
+	/* The first position that exists: what a first page holds before it is not seen. 0 for a
+	   sequence with all its history. */
+	uint32_t position_first;
 };
 
 struct ops_page {

@@ -142,6 +142,10 @@ struct ops {
 			   uint32_t columns, const void *data, struct weight **out);
 	void (*weight_free)(struct device *device, struct weight **weight);
 	uint64_t (*weight_bytes)(const struct weight *weight);
+	/* What weight_bytes of such a weight will be on a device of the plan, without making it; 0 if
+	   the type is not taken. */
+	uint64_t (*weight_needs)(const struct device_plan *plan, uint32_t type, enum weight_use use,
+				 uint32_t rows, uint32_t columns);
 	/* Dequantises rows back to f32 on the host; synchronous. */
 	int (*weight_rows)(struct device *device, const struct weight *weight, uint32_t row_first,
 			   uint32_t row_count, float *out);

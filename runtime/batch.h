@@ -22,6 +22,8 @@ void batch_builder_close(struct batch_builder **builder);
 void batch_begin(struct batch_builder *b);
 /* Begins a sequence; returns its index. page_position: per group, where its first page begins. */
 uint32_t batch_sequence(struct batch_builder *b, uint32_t slot, const uint32_t *page_position);
+/* The current sequence's first position that exists, where it is not 0. */
+void batch_first(struct batch_builder *b, uint32_t position);
 void batch_page(struct batch_builder *b, uint32_t group, uint32_t page, uint64_t tag);
 /* Returns the row's index. */
 uint32_t batch_row(struct batch_builder *b, uint32_t token, uint32_t position, uint32_t phase);

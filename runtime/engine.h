@@ -36,11 +36,13 @@ struct engine_job {
 
 struct engine;
 
-/* Takes over `forward` (closed by engine_close) and starts the thread. */
+/* Takes over `forward` (closed by engine_close) and starts the thread. A refused call (-ERR_MEMORY,
+   -ERR_IO) leaves `forward` with the caller. */
 int engine_open(struct forward *forward, uint32_t assign_max, struct engine **out);
 void engine_close(struct engine **engine); /* waits for the job in hand */
 int engine_fd(const struct engine *engine);
-struct engine_job *engine_job(struct engine *engine);  /* a free job, or NULL */
+/* A free job, empty, now the caller's until engine_release; NULL if there is none. */
+struct engine_job *engine_job(struct engine *engine);
 void engine_submit(struct engine *engine, struct engine_job *job);
 /* The next finished job, in order, or NULL; free again after engine_release. */
 struct engine_job *engine_done(struct engine *engine);

@@ -17,8 +17,12 @@
  *      f32 once); Q6_K: two halves of 16, each acc = fma(d*sc*da, dot_half, acc).
  *      d, da, m, s are f32; d*da is rounded before the fma. Other types: the f32 dot over the
  *      dequantised activation da*q and the dequantised weight.
- *  activation block: da = max|x|/127, q = round to nearest even of x * (1/da) (0 if da is 0),
- *      s = da * (float)(sum of q).
+ *  activation block: da = max|x|/127, q = round to nearest even of x * (1/da), s = da * (float)(sum
+ *      of q). Where da is 0 or so small that 1/da is not finite, da, s and every q are 0.
+ *  norm: r = 1 / sqrt(sum / (float)n + epsilon); out = (x * r) * w, each step rounded to f32.
+ *  8-bit K and V: the scale bytes as below, from bits; FP8 takes x * 2^-e (exact), INT8 the quotient
+ *      x / scale, rounded to nearest even and held within -127 .. 127.
+ *  Input that is not finite may give any value, but never a fault; NaN counts as no larger.
  */
 #ifndef HOLDFAST_KERNELS_CPU_CPU_H
 #define HOLDFAST_KERNELS_CPU_CPU_H
@@ -90,11 +94,13 @@ struct leaf {
 	void (*matmul[PACK_COUNT])(const struct weight *w, uint32_t group_first,
 				   uint32_t group_count, const struct act *a, uint32_t c_first,
 				   uint32_t c_count, float *out, size_t out_stride);
-	/* out = x * w / sqrt(mean(x^2) + epsilon); the sum of squares as the f32 dot. EXACT. */
+	/* out = x * w / sqrt(mean(x^2) + epsilon); the sum of squares as the f32 dot; out may
+	   be x. EXACT. */
 	void (*norm)(const float *x, const float *w, uint32_t n, float epsilon, float *out);
 	/* One row to i8 blocks; n a multiple of 32. EXACT. */
 	void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
-	/* out = silu(gate) * up, and gelu (tanh form). */
+	/* out = silu(gate) * up, and gelu (tanh form); out may be gate. An element's bits do not
+	   depend on where it stands. */
 	void (*gate[2])(const float *gate, const float *up, uint32_t n, float *out);
 	void (*attend)(const struct attend_job *job);
 	/* Encode one head's values (n of them) of one token into page bytes: K at offsets of
@@ -146,8 +152,11 @@ static inline uint32_t kv_group_count(uint32_t head)
 }
 
 /* Of one layer and KV head the scales are: K's [group][page_tokens] bytes, then V's. FP8's scale
-   byte is e + 128 for the scale 2^e, the smallest with max|x| / 2^e <= 448 (e = 0 for an all-zero
-   vector); INT8's is 8*e' + m, its value
-   (8 + m) / 8 * 2^(e' - 24) with e' 0 .. 31, m 0 .. 7 (rounded up, so that nothing clips). */
+   byte is e + 128 for the scale 2^e, the smallest with max|x| / 2^e <= 448, but not below -126
+   (e = 0 for an all-zero vector): from the bits b of max|x|, e = ((b + 0x1fffff) >> 23) - 135.
+   INT8's is 8*e' + m, its value (8 + m) / 8 * 2^(e' - 24) with e' 0 .. 31, m 0 .. 7, rounded up so
+   that nothing clips: from the bits b of the f32 quotient max|x| / 127,
+   ((b + 0xfffff) >> 20) - 824 held within 0 .. 255; and the bits of the scale are
+   (byte + 824) << 20. */
 
 #endif

@@ -1,0 +1,34 @@
+/*
+ * The vector leaves: names shared by the files that are compiled once per instruction set. Such a
+ * file sees FAST_AVX512 set or not by its library's flags and gives its functions the suffix.
+ * Everything else in these files is static: a function with vector instructions must never be the
+ * one copy that the linker keeps for the whole program.
+ */
+#ifndef HOLDFAST_KERNELS_CPU_FAST_H
+#define HOLDFAST_KERNELS_CPU_FAST_H
+
+#include "kernels/cpu/cpu.h"
+
+#ifdef FAST_AVX512
+#define FAST(name) name##_avx512
+#else
+#define FAST(name) name##_avx2
+#endif
+
+#define INLINE static inline __attribute__((always_inline))
+
+/* Write the slots that the file has. */
+void fast_rows_init_avx2(struct leaf *leaf);
+void fast_rows_init_avx512(struct leaf *leaf);
+void fast_attend_init_avx2(struct leaf *leaf);
+void fast_attend_init_avx512(struct leaf *leaf); /* needs VBMI */
+
+/* The f32 dot: PACK_F32 with both kinds of act, the others with ACT_F32. */
+#define FAST_DOT(name) \
+	void name(const struct weight *w, uint32_t group_first, uint32_t group_count, \
+		  const struct act *a, uint32_t c_first, uint32_t c_count, float *out, \
+		  size_t out_stride)
+FAST_DOT(fast_dot_avx2);
+FAST_DOT(fast_dot_avx512);
+
+#endif

@@ -1,0 +1,339 @@
+/*
+ * Attention of one partition for one KV head. K and V are decoded to f32 in chunks of 64 tokens
+ * that stay in the first-level cache and serve up to QUERIES query vectors; there is one form for
+ * decoding and for prefill. What a query gets depends on nothing but its own range:
+ *  score: one sum over the values in ascending order (per group of a scale, times the scale);
+ *  sum of weights: 16 lanes by position modulo 16, then the tree of the f32 dot;
+ *  values: one sum over the query's positions in ascending order, none outside its range touched.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/fast_pages.h"
+#include "kernels/cpu/ref.h"
+
+enum { QUERIES = 96 }; /* query vectors that share a decoded chunk, or one row's if more */
+
+#define EACH_QUERY(X) X(0) X(1) X(2) X(3)
+
+#ifdef FAST_AVX512
+enum { TILES = 4, VECTORS = 4 }; /* of 16 tokens, of 16 values: registers at once per query */
+#define EACH_OF(X, i) X(i, 0) X(i, 1) X(i, 2) X(i, 3)
+#else
+enum { TILES = 1, VECTORS = 1 };
+#define EACH_OF(X, i) X(i, 0)
+#endif
+
+/* A block of query rows at work: what lies where in the scratch. */
+struct work {
+	const struct attend_job *job;
+	uint32_t row, rows;       /* of the job's rows */
+	uint32_t low, high;       /* positions that any of them sees */
+	uint32_t groups, values;  /* of a scale */
+	float *tokens;            /* K or V of a chunk */
+	float *scales;            /* [group][CHUNK_TOKENS] */
+	float *weights;           /* [4][CHUNK_TOKENS]: weights times V's scale */
+	float *scores;            /* [row][head][OPS_PARTITION] */
+	float *sums;              /* [row][head][head values], in the order of page_value */
+};
+
+/* Decodes the chunk at position `at`, as far as it is seen. */
+static void chunk_load(const struct work *w, uint32_t at, int is_v)
+{
+	const struct attend_job *j = w->job;
+	const uint32_t size = j->kv == KV_F32 ? 4 : j->kv == KV_BF16 ? 2 : 1;
+	const uint32_t end = w->high < at + CHUNK_TOKENS ? w->high : at + CHUNK_TOKENS;
+	const int scaled = j->kv == KV_FP8 || j->kv == KV_INT8;
+
+	for (uint32_t t = (w->low > at ? w->low : at) & ~15u; t < end; t += 16) {
+		const uint32_t page = t / j->page_tokens, within = t % j->page_tokens;
+		const uint8_t *tile = j->pages[page] + (size_t)within * j->head * size;
+
+		if (is_v)
+			v_decoders[j->kv](tile + j->v_offset, j->head, w->tokens + (t - at) * j->head);
+		else
+			k_decoders[j->kv](tile, j->head, w->tokens + (t - at));
+		for (uint32_t g = 0; g < w->groups; g++) {
+			struct v16 s = v16_set(1.0f);
+
+			if (scaled)
+				s = page_scales(j->kv, j->scales[page] + within +
+							       (g + (is_v ? w->groups : 0)) * j->page_tokens);
+			v16_store(w->scales + g * CHUNK_TOKENS + (t - at), s);
+		}
+	}
+}
+
+#define SCORE_ZERO(i, j) \
+	if ((i) < queries && (j) < tiles) \
+		acc[i][j] = v16_set(0.0f);
+#define SCORE_K(i, j) \
+	if ((j) < tiles) \
+		x[j] = v16_load(k + 16 * (j));
+#define SCORE_FMA(i, j) \
+	if ((i) < queries && (j) < tiles) \
+		acc[i][j] = v16_fma(y, x[j], acc[i][j]);
+#define SCORE_STEP(i) \
+	if ((i) < queries) { \
+		const struct v16 y = v16_set(q[i][v]); \
+		EACH_OF(SCORE_FMA, i) \
+	}
+#define SCORE_END(i, j) \
+	if ((i) < queries && (j) < tiles) { \
+		float *to = out + (i) * OPS_PARTITION + 16 * (j); \
+		const struct v16 s = v16_load(scale + 16 * (j)); \
+		v16_store(to, g ? v16_fma(acc[i][j], s, v16_load(to)) : v16_mul(acc[i][j], s)); \
+	}
+#define SCORE_ZEROS(i) EACH_OF(SCORE_ZERO, i)
+#define SCORE_ENDS(i) EACH_OF(SCORE_END, i)
+
+/* Scores of queries x tiles; q: the queries' values, out: of the first, OPS_PARTITION apart. */
+INLINE void score_some(const struct work *w, const float *const q[4], uint32_t first, float *out,
+		       const uint32_t queries, const uint32_t tiles)
+{
+	const float *k = w->tokens + first, *scale = w->scales + first;
+	uint32_t v = 0;
+
+	for (uint32_t g = 0; g < w->groups; g++, scale += CHUNK_TOKENS) {
+		struct v16 acc[4][TILES], x[TILES];
+
+		EACH_QUERY(SCORE_ZEROS)
+		for (uint32_t end = v + w->values; v < end; v++, k += CHUNK_TOKENS) {
+			EACH_OF(SCORE_K, 0)
+			EACH_QUERY(SCORE_STEP)
+		}
+		EACH_QUERY(SCORE_ENDS)
+	}
+}
+
+#define SCORE(n) \
+	static void score_##n(const struct work *w, const float *const q[4], uint32_t first, \
+			      uint32_t end, float *out) \
+	{ \
+		for (; first + 16 * TILES <= end; first += 16 * TILES, out += 16 * TILES) \
+			score_some(w, q, first, out, n, TILES); \
+		for (; first < end; first += 16, out += 16) \
+			score_some(w, q, first, out, n, 1); \
+	}
+SCORE(1)
+SCORE(2)
+SCORE(3)
+SCORE(4)
+
+static void scores(const struct work *w)
+{
+	static void (*const some[])(const struct work *, const float *const *, uint32_t, uint32_t,
+				    float *) = { NULL, score_1, score_2, score_3, score_4 };
+	const struct attend_job *j = w->job;
+	const uint32_t count = w->rows * j->heads;
+
+	for (uint32_t at = w->low & ~(CHUNK_TOKENS - 1u); at < w->high; at += CHUNK_TOKENS) {
+		const uint32_t first = w->low > at ? (w->low - at) & ~15u : 0;
+		const uint32_t end = w->high - at < CHUNK_TOKENS ? w->high - at : CHUNK_TOKENS;
+
+		chunk_load(w, at, 0);
+		for (uint32_t i = 0; i < count; i += 4) {
+			const uint32_t n = count - i < 4 ? count - i : 4;
+			const float *q[4];
+
+			for (uint32_t u = 0; u < n; u++)
+				q[u] = j->q + (w->row + (i + u) / j->heads) * j->q_row_stride +
+				       (size_t)((i + u) % j->heads) * j->head;
+			some[n](w, q, first, end, w->scores + (size_t)i * OPS_PARTITION + at + first);
+		}
+	}
+}
+
+/* cap * tanh(x / cap); |x| / cap is held within 9, where tanh is 1 in f32. */
+static struct v16 soften(struct v16 x, float cap)
+{
+	const struct v16 y = v16_max(v16_set(-9.0f), v16_min(v16_set(9.0f), v16_div(x, v16_set(cap))));
+	const struct v16 e = v16_exp(v16_add(y, y));
+
+	return v16_mul(v16_set(cap), v16_div(v16_sub(e, v16_set(1.0f)), v16_add(e, v16_set(1.0f))));
+}
+
+/* Scores of one query to weights in place; what is out of range within its tiles becomes 0. */
+static void weigh(float *s, uint32_t from, uint32_t to, float cap, float *m, float *l)
+{
+	const uint32_t first = from & ~15u;
+	const struct v16 none = v16_set(-INFINITY), zero = v16_set(0.0f);
+	struct v16 most = none, sum = zero;
+
+	for (uint32_t t = first; t < to; t += 16) {
+		struct v16 x = v16_load(s + t);
+
+		if (cap != 0.0f)
+			x = soften(x, cap);
+		if (t < from || t + 16 > to)
+			x = v16_range(x, (int32_t)from - (int32_t)t, (int32_t)(to - t), none);
+		v16_store(s + t, x);
+		most = v16_max(x, most);
+	}
+	*m = v16_largest(most);
+	most = v16_set(*m);
+	for (uint32_t t = first; t < to; t += 16) {
+		struct v16 x = v16_exp(v16_sub(v16_load(s + t), most));
+
+		if (t < from || t + 16 > to)
+			x = v16_range(x, (int32_t)from - (int32_t)t, (int32_t)(to - t), zero);
+		v16_store(s + t, x);
+		sum = v16_add(sum, x);
+	}
+	*l = v16_sum(sum);
+}
+
+#define VALUE_LOAD(i, j) \
+	if ((i) < queries && (j) < vectors) \
+		acc[i][j] = v16_load(sum + (i) * head + 16 * (j));
+#define VALUE_V(i, j) \
+	if ((j) < vectors) \
+		x[j] = v16_load(v + 16 * (j));
+#define VALUE_FMA(i, j) \
+	if ((i) < queries && (j) < vectors) \
+		acc[i][j] = v16_fma(y, x[j], acc[i][j]);
+#define VALUE_STEP(i) \
+	if ((i) < queries) { \
+		const struct v16 y = v16_set(p[(i) * CHUNK_TOKENS + t]); \
+		EACH_OF(VALUE_FMA, i) \
+	}
+#define VALUE_STORE(i, j) \
+	if ((i) < queries && (j) < vectors) \
+		v16_store(sum + (i) * head + 16 * (j), acc[i][j]);
+#define VALUE_LOADS(i) EACH_OF(VALUE_LOAD, i)
+#define VALUE_STORES(i) EACH_OF(VALUE_STORE, i)
+
+/* Adds tokens [t, end) of the chunk to `vectors` registers of the sums of `queries` heads. */
+INLINE void values_some(const float *v, const float *p, uint32_t t, uint32_t end, uint32_t head,
+			float *sum, const uint32_t queries, const uint32_t vectors)
+{
+	struct v16 acc[4][VECTORS], x[VECTORS];
+
+	EACH_QUERY(VALUE_LOADS)
+	for (v += (size_t)t * head; t < end; t++, v += head) {
+		EACH_OF(VALUE_V, 0)
+		EACH_QUERY(VALUE_STEP)
+	}
+	EACH_QUERY(VALUE_STORES)
+}
+
+#define VALUES(n) \
+	static void values_##n(const float *v, const float *p, uint32_t t, uint32_t end, \
+			       uint32_t head, uint32_t count, float *sum) \
+	{ \
+		uint32_t i = 0; \
+		for (; i + 16 * VECTORS <= count; i += 16 * VECTORS) \
+			values_some(v + i, p, t, end, head, sum + i, n, VECTORS); \
+		for (; i < count; i += 16) \
+			values_some(v + i, p, t, end, head, sum + i, n, 1); \
+	}
+VALUES(1)
+VALUES(2)
+VALUES(3)
+VALUES(4)
+
+/* One row's heads, tokens [t, end) of the chunk at position `at`. */
+static void values_row(const struct work *w, uint32_t row, uint32_t at, uint32_t t, uint32_t end)
+{
+	static void (*const some[])(const float *, const float *, uint32_t, uint32_t, uint32_t,
+				    uint32_t, float *) = { NULL, values_1, values_2, values_3, values_4 };
+	const struct attend_job *j = w->job;
+
+	for (uint32_t h = 0; h < j->heads; h += 4) {
+		const uint32_t n = j->heads - h < 4 ? j->heads - h : 4;
+		const float *s = w->scores + (size_t)(row * j->heads + h) * OPS_PARTITION + at;
+		float *sum = w->sums + (size_t)(row * j->heads + h) * j->head;
+
+		for (uint32_t g = 0; g < w->groups; g++) {
+			for (uint32_t i = 0; i < n; i++)
+				for (uint32_t u = t & ~15u; u < end; u += 16)
+					v16_store(w->weights + i * CHUNK_TOKENS + u,
+						  v16_mul(v16_load(s + i * OPS_PARTITION + u),
+							  v16_load(w->scales + g * CHUNK_TOKENS + u)));
+			some[n](w->tokens + g * w->values, w->weights, t, end, j->head, w->values,
+				sum + g * w->values);
+		}
+	}
+}
+
+static void values(const struct work *w)
+{
+	const struct attend_job *j = w->job;
+
+	memset(w->sums, 0, sizeof(float) * w->rows * j->heads * j->head);
+	for (uint32_t at = w->low & ~(CHUNK_TOKENS - 1u); at < w->high; at += CHUNK_TOKENS) {
+		chunk_load(w, at, 1);
+		for (uint32_t r = 0; r < w->rows; r++) {
+			const uint32_t from = j->from[w->row + r], to = j->to[w->row + r];
+			const uint32_t first = from > at ? from : at;
+			const uint32_t end = to < at + CHUNK_TOKENS ? to : at + CHUNK_TOKENS;
+
+			if (first < end)
+				values_row(w, r, at, first - at, end - at);
+		}
+	}
+}
+
+static void block(struct work *w)
+{
+	const struct attend_job *j = w->job;
+
+	w->low = UINT32_MAX;
+	w->high = 0;
+	for (uint32_t r = w->row; r < w->row + w->rows; r++) {
+		if (j->from[r] < j->to[r]) {
+			w->low = j->from[r] < w->low ? j->from[r] : w->low;
+			w->high = j->to[r] > w->high ? j->to[r] : w->high;
+		}
+	}
+	if (w->high)
+		scores(w);
+	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
+		const uint32_t row = w->row + i / j->heads, at = w->row * j->heads + i;
+
+		j->m[at] = -INFINITY;
+		j->l[at] = 0.0f;
+		if (j->from[row] < j->to[row])
+			weigh(w->scores + (size_t)i * OPS_PARTITION, j->from[row], j->to[row], j->softcap,
+			      &j->m[at], &j->l[at]);
+	}
+	if (w->high)
+		values(w);
+	else
+		memset(w->sums, 0, sizeof(float) * w->rows * j->heads * j->head);
+	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
+		const float *sum = w->sums + (size_t)i * j->head;
+		float *o = j->o + ((size_t)w->row * j->heads + i) * j->head;
+
+		for (uint32_t v = 0; v < j->head; v++)
+			o[page_value(v / 16, v % 16)] = sum[v];
+	}
+}
+
+static void attend(const struct attend_job *j)
+{
+	const int scaled = j->kv == KV_FP8 || j->kv == KV_INT8;
+	const uint32_t fit = j->heads < QUERIES ? QUERIES / j->heads : 1;
+	const uint32_t block_rows = fit < j->rows ? fit : j->rows;
+	const uint32_t groups = scaled ? kv_group_count(j->head) : 1;
+	struct work w = { .job = j, .groups = groups, .values = j->head / groups };
+
+	if (j->head % 32) { /* no model that is known has it */
+		ref_attend(j);
+		return;
+	}
+	w.tokens = j->scratch;
+	w.scales = w.tokens + (size_t)CHUNK_TOKENS * j->head;
+	w.weights = w.scales + CHUNK_TOKENS * groups;
+	w.scores = w.weights + 4 * CHUNK_TOKENS;
+	w.sums = w.scores + (size_t)block_rows * j->heads * OPS_PARTITION;
+	for (; w.row < j->rows; w.row += block_rows) {
+		w.rows = j->rows - w.row < block_rows ? j->rows - w.row : block_rows;
+		block(&w);
+	}
+}
+
+void FAST(fast_attend_init)(struct leaf *leaf)
+{
+	leaf->attend = attend;
+}

@@ -1,0 +1,183 @@
+/*
+ * AVX2: packed weights times i8 blocks, eight rows (half a group) in the lanes of a register.
+ * vpmaddubsw adds two products of an unsigned and a signed byte with saturation to int16:
+ *  Q4: nibbles; 8 x 2 products of at most 15 * 128 are 30720, so a whole block is summed in int16.
+ *  Q8: |weight| times the activation with the weight's sign; two products are at most
+ *      2 * 128 * 127, as activations are -127 .. 127.
+ * A weight's lines are outer and the columns inner: sixteen registers hold no more.
+ */
+#include "kernels/cpu/fast_tile.h"
+
+#define EACH_COLUMN(X) X(0) X(1) X(2) X(3)
+
+/* Ends an expression: gcc would make a tree of a block's integer sums and spill its leaves. */
+#define HOLD(x) __asm__("" : "+x"(x))
+#define BROADCAST(p) _mm256_set1_epi32(*(const int32_t *)(const void *)(p))
+
+INLINE __m256i lanes_below(uint32_t rows)
+{
+	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)rows),
+				  _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
+}
+
+#define COLUMN_START(n) \
+	if ((n) < columns) \
+		acc[n] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(out + (n) * out_stride, in);
+#define COLUMN_END(n) \
+	if ((n) < columns) \
+		_mm256_maskstore_ps(out + (n) * out_stride, in, acc[n]);
+#define COLUMN_SCALE(n, x) \
+	acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(t->d[at + (n)])), \
+				 _mm256_cvtepi32_ps(x), acc[n]);
+
+#define COLUMN_Q4_ZERO(n) \
+	if ((n) < columns) \
+		x[n] = _mm256_setzero_si256();
+#define COLUMN_Q4_LINE(n) \
+	if ((n) < columns) { \
+		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK + 4 * LINE; \
+		x[n] = _mm256_add_epi16(x[n], _mm256_maddubs_epi16(wl, BROADCAST(q))); \
+		x[n] = _mm256_add_epi16(x[n], _mm256_maddubs_epi16(wh, BROADCAST(q + 16))); \
+		HOLD(x[n]); \
+	}
+#define COLUMN_Q4_BLOCK(n) \
+	if ((n) < columns) { \
+		__m256i y = _mm256_madd_epi16(x[n], one); \
+		if (zero) \
+			y = _mm256_add_epi32(y, _mm256_set1_epi32(t->start[at + (n)])); \
+		COLUMN_SCALE(n, y) \
+		if (minimum) \
+			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(t->s[at + (n)]), acc[n]); \
+	}
+#define Q4_LINE \
+	{ \
+		const __m256i w = _mm256_load_si256((const __m256i *)(data + 64 + 64 * LINE)); \
+		const __m256i wl = _mm256_and_si256(w, low); \
+		const __m256i wh = _mm256_and_si256(_mm256_srli_epi16(w, 4), low); \
+		EACH_COLUMN(COLUMN_Q4_LINE) \
+	}
+
+/* data: of the half group, so that line l begins at 64 + 64*l and the scales at -16*half. */
+INLINE void q4_block8(const uint8_t *data, const uint8_t *scales, const struct tile *t,
+		      uint32_t blocks, int first, float *out, size_t out_stride, uint32_t rows,
+		      const uint32_t columns, const int zero, const int minimum)
+{
+	const __m256i in = lanes_below(rows), low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
+	__m256 acc[4];
+	uint32_t at = 0;
+
+	EACH_COLUMN(COLUMN_START)
+	for (uint32_t b = 0; b < blocks; b++, data += 320, scales += 320, at += columns) {
+		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
+		const __m256 m = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales + 2));
+		__m256i x[4];
+
+		EACH_COLUMN(COLUMN_Q4_ZERO)
+#define LINE 0
+		Q4_LINE
+#undef LINE
+#define LINE 1
+		Q4_LINE
+#undef LINE
+#define LINE 2
+		Q4_LINE
+#undef LINE
+#define LINE 3
+		Q4_LINE
+#undef LINE
+		EACH_COLUMN(COLUMN_Q4_BLOCK)
+	}
+	EACH_COLUMN(COLUMN_END)
+}
+
+#define COLUMN_Q8_START(n) \
+	if ((n) < columns) \
+		x[n] = _mm256_setzero_si256();
+#define COLUMN_Q8_LINE(n) \
+	if ((n) < columns) { \
+		const __m256i q = BROADCAST(t->q + (at + (n)) * ACT_BLOCK + 4 * l); \
+		const __m256i p = _mm256_maddubs_epi16(size, _mm256_sign_epi8(q, w)); \
+		x[n] = _mm256_add_epi32(x[n], _mm256_madd_epi16(p, one)); \
+		HOLD(x[n]); \
+	}
+#define COLUMN_Q8_BLOCK(n) \
+	if ((n) < columns) \
+		COLUMN_SCALE(n, x[n])
+
+INLINE void q8_block8(const uint8_t *data, const uint8_t *scales, const struct tile *t,
+		      uint32_t blocks, int first, float *out, size_t out_stride, uint32_t rows,
+		      const uint32_t columns)
+{
+	const __m256i in = lanes_below(rows), one = _mm256_set1_epi16(1);
+	const __m256i flip = _mm256_set1_epi8((char)0x80);
+	__m256 acc[4];
+	uint32_t at = 0;
+
+	EACH_COLUMN(COLUMN_START)
+	for (uint32_t b = 0; b < blocks; b++, data += 544, scales += 544, at += columns) {
+		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
+		__m256i x[4];
+
+		EACH_COLUMN(COLUMN_Q8_START)
+		for (uint32_t l = 0; l < 8; l++) {
+			const __m256i u = _mm256_load_si256((const __m256i *)(data + 32 + 64 * l));
+			const __m256i w = _mm256_xor_si256(u, flip), size = _mm256_abs_epi8(w);
+
+			EACH_COLUMN(COLUMN_Q8_LINE)
+		}
+		EACH_COLUMN(COLUMN_Q8_BLOCK)
+	}
+	EACH_COLUMN(COLUMN_END)
+}
+
+#define KERNEL(name, base, ...) \
+	static void name(const uint8_t *data, const struct tile *t, uint32_t blocks, int first, \
+			 float *out, size_t out_stride, uint32_t rows) \
+	{ \
+		base(data, data, t, blocks, first, out, out_stride, rows, __VA_ARGS__); \
+		if (rows > 8) \
+			base(data + 32, data + 16, t, blocks, first, out + 8, out_stride, rows - 8, \
+			     __VA_ARGS__); \
+	}
+#define KERNELS(name, base, ...) \
+	KERNEL(name##_1, base, 1 __VA_ARGS__) \
+	KERNEL(name##_2, base, 2 __VA_ARGS__) \
+	KERNEL(name##_4, base, 4 __VA_ARGS__) \
+	static tile_kernel *const name[5] = { name##_1, name##_2, name##_4 };
+#define COMMA ,
+
+KERNELS(q4_0, q4_block8, COMMA 1 COMMA 0)
+KERNELS(q4_1, q4_block8, COMMA 0 COMMA 1)
+KERNELS(q8_0, q8_block8)
+
+static void matmul_q4(const struct weight *w, uint32_t group_first, uint32_t group_count,
+		      const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
+		      size_t out_stride)
+{
+	if (a->kind != ACT_I8_BLOCK)
+		fast_dot_avx2(w, group_first, group_count, a, c_first, c_count, out, out_stride);
+	else
+		tile_matmul(w->zero ? q4_0 : q4_1, w, w->zero, 320, group_first, group_count, a, c_first,
+			    c_count, out, out_stride);
+}
+
+static void matmul_q8(const struct weight *w, uint32_t group_first, uint32_t group_count,
+		      const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
+		      size_t out_stride)
+{
+	if (a->kind != ACT_I8_BLOCK)
+		fast_dot_avx2(w, group_first, group_count, a, c_first, c_count, out, out_stride);
+	else
+		tile_matmul(q8_0, w, 128, 544, group_first, group_count, a, c_first, c_count, out,
+			    out_stride);
+}
+
+void leaf_init_avx2(struct leaf *leaf)
+{
+	leaf->name = "avx2";
+	leaf->matmul[PACK_Q4] = matmul_q4;
+	leaf->matmul[PACK_Q8] = matmul_q8;
+	leaf->matmul[PACK_F32] = fast_dot_avx2;
+	fast_rows_init_avx2(leaf);
+	fast_attend_init_avx2(leaf);
+}

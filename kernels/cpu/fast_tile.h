@@ -1,0 +1,87 @@
+/*
+ * The integer matmul's frame, the same for all instruction sets: activations of up to TILE_COLUMNS
+ * rows ("columns" of the product) are laid side by side, CHUNK blocks at a time, so that the inner
+ * loop has one address. Groups go in lots that stay in the second-level cache while the columns
+ * pass. Sums are carried through `out`, so that chunks and tiles leave no trace in a result.
+ */
+#ifndef HOLDFAST_KERNELS_CPU_FAST_TILE_H
+#define HOLDFAST_KERNELS_CPU_FAST_TILE_H
+
+#include <string.h>
+
+#include "kernels/cpu/fast_v16.h"
+
+enum { TILE_COLUMNS = 16, TILE_CHUNK = 32, TILE_LOT_BYTES = 512 << 10 };
+
+struct tile {
+	_Alignas(64) int8_t q[TILE_CHUNK * TILE_COLUMNS * ACT_BLOCK]; /* [block][column][32] */
+	float d[TILE_CHUNK * TILE_COLUMNS], s[TILE_CHUNK * TILE_COLUMNS];
+	int32_t start[TILE_CHUNK * TILE_COLUMNS]; /* -zero * sum of q: where the integer dot starts */
+};
+
+/* One group (16 rows at `data`, its first block of the chunk) times the tile's columns, `blocks`
+   blocks. first: sums start at 0, else at out. out: of the first column; `rows` rows are written. */
+typedef void tile_kernel(const uint8_t *data, const struct tile *t, uint32_t blocks, int first,
+			 float *out, size_t out_stride, uint32_t rows);
+
+INLINE void tile_fill(struct tile *t, const struct act *a, uint32_t c, uint32_t columns,
+		      uint32_t block, uint32_t blocks, uint32_t zero)
+{
+	const __m256i flip = _mm256_set1_epi8((char)0x80);
+
+	for (uint32_t n = 0; n < columns; n++) {
+		const int8_t *q = a->q + (c + n) * a->q_stride + (size_t)block * ACT_BLOCK;
+		const float *d = a->d + (c + n) * a->block_stride + block;
+		const float *s = a->s + (c + n) * a->block_stride + block;
+
+		for (uint32_t b = 0; b < blocks; b++) {
+			const uint32_t at = b * columns + n;
+			const __m256i x = _mm256_loadu_si256((const __m256i *)(q + b * ACT_BLOCK));
+			const __m256i u = _mm256_sad_epu8(_mm256_xor_si256(x, flip), _mm256_setzero_si256());
+			__m128i sum = _mm_add_epi32(_mm256_castsi256_si128(u),
+						    _mm256_extracti128_si256(u, 1));
+
+			sum = _mm_add_epi32(sum, _mm_srli_si128(sum, 8));
+			_mm256_store_si256((__m256i *)(t->q + at * ACT_BLOCK), x);
+			t->d[at] = d[b];
+			t->s[at] = s[b];
+			t->start[at] = -(int32_t)zero * (_mm_cvtsi128_si32(sum) - 128 * ACT_BLOCK);
+		}
+	}
+}
+
+/* kernels: for 1, 2, 4, 8 and 16 columns; NULL where the set has none of that size. */
+INLINE void tile_matmul(tile_kernel *const kernels[5], const struct weight *w, uint32_t zero,
+			size_t block_bytes, uint32_t group_first, uint32_t group_count,
+			const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
+			size_t out_stride)
+{
+	const uint32_t blocks = w->columns / ACT_BLOCK;
+	const size_t fit = TILE_LOT_BYTES / w->group_bytes;
+	const uint32_t lot = fit < 4 ? 4 : fit > group_count ? group_count : (uint32_t)fit;
+	const uint32_t group_end = group_first + group_count, c_end = c_first + c_count;
+	struct tile t;
+
+	for (uint32_t g0 = group_first; g0 < group_end; g0 += lot) {
+		const uint32_t g1 = group_end - g0 < lot ? group_end : g0 + lot;
+
+		for (uint32_t c = c_first, size; c < c_end; c += 1u << size) {
+			for (size = 4; !kernels[size] || (1u << size) > c_end - c;)
+				size--;
+			for (uint32_t b = 0; b < blocks; b += TILE_CHUNK) {
+				const uint32_t n = blocks - b < TILE_CHUNK ? blocks - b : TILE_CHUNK;
+
+				tile_fill(&t, a, c, 1u << size, b, n, zero);
+				for (uint32_t g = g0; g < g1; g++) {
+					const uint32_t left = w->rows - g * PACK_ROWS;
+
+					kernels[size](w->data + g * w->group_bytes + b * block_bytes, &t, n,
+						      b == 0, out + c * out_stride + g * PACK_ROWS,
+						      out_stride, left < PACK_ROWS ? left : PACK_ROWS);
+				}
+			}
+		}
+	}
+}
+
+#endif

@@ -1,0 +1,31 @@
+/*
+ * exp in f32, plain C that a compiler can turn into vectors: the same bits for a value wherever it
+ * stands in an array. Private to kernels/cpu/.
+ */
+#ifndef HOLDFAST_KERNELS_CPU_MATH_H
+#define HOLDFAST_KERNELS_CPU_MATH_H
+
+#include "kernels/fp8.h"
+
+/* Within 2 ulp for -87 <= x <= 88; below it gives 0, above it stays at exp(88); NaN gives 0.
+   x = n ln2 + r with |r| <= ln2 / 2, ln2 in two parts so that n ln2 is nearly exact; the Taylor
+   polynomial of degree 7 is off by less than r^8 / 8! = 5e-9. */
+static inline float exp_f32(float x)
+{
+	const float low = x >= -87.0f ? 1.0f : 0.0f;
+	x = x >= -87.0f ? x : -87.0f;
+	x = x > 88.0f ? 88.0f : x;
+	const float n = (x * 1.44269504f + 12582912.0f) - 12582912.0f;
+	const float r = (x - n * 0.693359375f) - n * -2.12194440e-4f;
+	float p = 1.0f / 5040;
+	p = p * r + 1.0f / 720;
+	p = p * r + 1.0f / 120;
+	p = p * r + 1.0f / 24;
+	p = p * r + 1.0f / 6;
+	p = p * r + 0.5f;
+	p = p * r + 1.0f;
+	p = p * r + 1.0f;
+	return p * float_from_bits((uint32_t)((int32_t)n + 127) << 23) * low;
+}
+
+#endif

@@ -1,0 +1,232 @@
+/*
+ * The engine's thread. Jobs go to it and come back through two queues of two places, each with one
+ * writer and one reader; an eventfd beside each counts what is in it. Whoever takes from a queue
+ * takes from its counter first, so a place is never read before it was written, and the thread
+ * sleeps in read(2) when there is nothing to do.
+ */
+#define _GNU_SOURCE
+#include "runtime/engine.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+/* One job computes while the loop fills the next. */
+enum { ENGINE_JOBS = 2 };
+
+struct queue {
+	struct engine_job *place[ENGINE_JOBS];
+	atomic_uint written; /* free-running; a place is index % ENGINE_JOBS */
+	unsigned taken;      /* the reader's own */
+	int fd;
+};
+
+struct engine {
+	struct forward *forward;
+	pthread_t thread;
+	bool started;
+	atomic_bool stop;
+	struct queue work, done;
+	struct engine_job job[ENGINE_JOBS];
+	bool busy[ENGINE_JOBS]; /* the loop's own: not free */
+};
+
+static void queue_put(struct queue *queue, struct engine_job *job)
+{
+	const unsigned at = atomic_load_explicit(&queue->written, memory_order_relaxed);
+	const uint64_t one = 1;
+	queue->place[at % ENGINE_JOBS] = job;
+	atomic_store_explicit(&queue->written, at + 1, memory_order_release);
+	ssize_t n;
+	do
+		n = write(queue->fd, &one, sizeof one);
+	while (n < 0 && errno == EINTR);
+	CHECK(n == sizeof one);
+}
+
+/* Takes one from the counter; false if it is empty and the descriptor does not block. */
+static bool queue_signal(struct queue *queue)
+{
+	uint64_t one;
+	ssize_t n;
+	do
+		n = read(queue->fd, &one, sizeof one);
+	while (n < 0 && errno == EINTR);
+	if (n < 0)
+		CHECK(errno == EAGAIN);
+	return n == sizeof one;
+}
+
+static struct engine_job *queue_take(struct queue *queue)
+{
+	const unsigned written = atomic_load_explicit(&queue->written, memory_order_acquire);
+	CHECK(written != queue->taken);
+	return queue->place[queue->taken++ % ENGINE_JOBS];
+}
+
+static uint64_t engine_now_us(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000 + (uint64_t)t.tv_nsec / 1000;
+}
+
+static int engine_assign(struct forward *forward, const struct engine_assign *a)
+{
+	const struct ops *ops = forward_ops(forward);
+	struct device *device = forward_device(forward);
+	/* Content first: a page never bears its new tag over its old owner's bytes. */
+	if (a->clear)
+		TRY(ops->page_clear(device, a->group, a->page_first, a->page_count));
+	return ops->page_tags_set(device, a->group, a->page_first, a->page_count, a->tag_first);
+}
+
+static int engine_compute(struct engine *engine, struct engine_job *job)
+{
+	for (uint32_t i = 0; i < job->assign_count; i++)
+		TRY(engine_assign(engine->forward, &job->assign[i]));
+	if (job->batch == 0)
+		return 0;
+	return forward_step(engine->forward, job->block, job->sampled, job->faults);
+}
+
+static void *engine_main(void *arg)
+{
+	struct engine *engine = arg;
+	for (;;) {
+		queue_signal(&engine->work);
+		if (atomic_load_explicit(&engine->stop, memory_order_acquire))
+			return NULL;
+		struct engine_job *job = queue_take(&engine->work);
+		const uint64_t start_us = engine_now_us();
+		job->err = engine_compute(engine, job);
+		job->measured_us = engine_now_us() - start_us;
+		queue_put(&engine->done, job);
+	}
+}
+
+static int job_open(struct engine_job *job, const struct device_plan *plan, uint32_t assign_max)
+{
+	job->assign_max = assign_max;
+	job->assign = calloc(assign_max ? assign_max : 1, sizeof *job->assign);
+	job->sampled = calloc(plan->samples_max, sizeof *job->sampled);
+	job->faults = calloc(plan->sequences_max, sizeof *job->faults);
+	if (!job->assign || !job->sampled || !job->faults)
+		return -ERR_MEMORY;
+	return batch_builder_open(plan, &job->builder);
+}
+
+static void job_close(struct engine_job *job)
+{
+	batch_builder_close(&job->builder);
+	free(job->assign);
+	free(job->sampled);
+	free(job->faults);
+}
+
+/* Signals are the loop's: the new thread takes none. */
+static int engine_start(struct engine *engine)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	engine->started = pthread_create(&engine->thread, NULL, engine_main, engine) == 0;
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return engine->started ? 0 : -ERR_MEMORY;
+}
+
+int engine_open(struct forward *forward, uint32_t assign_max, struct engine **out)
+{
+	struct engine *engine = calloc(1, sizeof *engine);
+	if (!engine)
+		return -ERR_MEMORY;
+	engine->work.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	engine->done.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE | EFD_NONBLOCK);
+	int err = engine->work.fd < 0 || engine->done.fd < 0 ? -ERR_IO : 0;
+	for (uint32_t i = 0; err == 0 && i < ENGINE_JOBS; i++)
+		err = job_open(&engine->job[i], forward_plan(forward), assign_max);
+	engine->forward = forward;
+	if (err == 0)
+		err = engine_start(engine);
+	*out = engine;
+	if (err != 0) {
+		engine->forward = NULL; /* a refused call leaves it with the caller */
+		engine_close(out);
+	}
+	return err;
+}
+
+void engine_close(struct engine **out)
+{
+	struct engine *engine = *out;
+	if (!engine)
+		return;
+	if (engine->started) {
+		const uint64_t one = 1;
+		atomic_store_explicit(&engine->stop, true, memory_order_release);
+		ssize_t n = write(engine->work.fd, &one, sizeof one);
+		CHECK(n == sizeof one);
+		pthread_join(engine->thread, NULL);
+	}
+	for (uint32_t i = 0; i < ENGINE_JOBS; i++)
+		job_close(&engine->job[i]);
+	if (engine->work.fd >= 0)
+		close(engine->work.fd);
+	if (engine->done.fd >= 0)
+		close(engine->done.fd);
+	forward_close(&engine->forward);
+	free(engine);
+	*out = NULL;
+}
+
+int engine_fd(const struct engine *engine)
+{
+	return engine->done.fd;
+}
+
+static uint32_t job_index(const struct engine *engine, const struct engine_job *job)
+{
+	const ptrdiff_t index = job - engine->job;
+	CHECK(index >= 0);
+	CHECK(index < ENGINE_JOBS);
+	return (uint32_t)index;
+}
+
+struct engine_job *engine_job(struct engine *engine)
+{
+	for (uint32_t i = 0; i < ENGINE_JOBS; i++) {
+		if (engine->busy[i])
+			continue;
+		struct engine_job *job = &engine->job[i];
+		engine->busy[i] = true;
+		job->batch = 0;
+		job->block = NULL;
+		job->assign_count = 0;
+		return job;
+	}
+	return NULL;
+}
+
+void engine_submit(struct engine *engine, struct engine_job *job)
+{
+	CHECK(engine->busy[job_index(engine, job)]);
+	CHECK(job->assign_count <= job->assign_max);
+	CHECK((job->batch == 0) == (job->block == NULL));
+	queue_put(&engine->work, job);
+}
+
+struct engine_job *engine_done(struct engine *engine)
+{
+	return queue_signal(&engine->done) ? queue_take(&engine->done) : NULL;
+}
+
+void engine_release(struct engine *engine, struct engine_job *job)
+{
+	CHECK(engine->busy[job_index(engine, job)]);
+	engine->busy[job_index(engine, job)] = false;
+}

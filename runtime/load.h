@@ -1,0 +1,99 @@
+/*
+ * Inside the loader: what a GGUF file says, before anything is made of it. load_gguf.c reads the
+ * structure (header, keys, tensor directory), load_arch.c the architecture and the shapes,
+ * load_vocabulary.c the vocabulary, load.c puts the model together. Nobody else includes this.
+ */
+#ifndef HOLDFAST_RUNTIME_LOAD_H
+#define HOLDFAST_RUNTIME_LOAD_H
+
+#include "runtime/map.h"
+#include "runtime/model.h"
+
+/* What is taken of a file. Each is far above any known model, and each bounds memory or time. */
+enum {
+	GGUF_METADATA_MAX = 256 << 20, /* header, keys and directory */
+	GGUF_KEYS_MAX = 65536,
+	GGUF_KEY_BYTES_MAX = 1024,
+	GGUF_TENSORS_MAX = 65536,
+	GGUF_NAME_BYTES_MAX = 63, /* the format's own: 64 with a NUL */
+	GGUF_DIMENSIONS_MAX = 4,
+	GGUF_ALIGNMENT_MAX = 1 << 20,
+	MODEL_WIDTH_MAX = 65536,
+	MODEL_FF_MAX = 1 << 20,
+	MODEL_HEADS_MAX = 1024,
+	MODEL_HEAD_MAX = 1024,
+	MODEL_VOCAB_MAX = 1 << 20,
+	MODEL_MERGES_MAX = 1 << 21,
+	MODEL_TOKEN_BYTES_MAX = 4096,
+	MODEL_CONTEXT_MAX = 1 << 20
+};
+
+enum gguf_type {
+	GGUF_U8, GGUF_I8, GGUF_U16, GGUF_I16, GGUF_U32, GGUF_I32, GGUF_F32, GGUF_BOOL, GGUF_STRING,
+	GGUF_ARRAY, GGUF_U64, GGUF_I64, GGUF_F64, GGUF_TYPE_COUNT
+};
+
+struct gguf_value {
+	size_t key_at, at; /* offsets in the file: of the key's bytes, of the (first) value */
+	uint32_t key_length;
+	uint32_t type, item_type; /* enum gguf_type; item_type of an array */
+	uint64_t count; /* items of an array, bytes of a string */
+};
+
+struct gguf {
+	int fd;
+	uint64_t file_bytes;
+	char *reason; /* the caller's; see model_open */
+	uint8_t *bytes; /* the file's first `have` bytes: at least the metadata when it is read */
+	size_t have, at, capacity;
+	uint32_t value_count, tensor_count;
+	struct gguf_value *value;
+	struct tensor *tensor;
+	size_t *name_at;
+	uint32_t *name_length;
+	size_t metadata_bytes; /* where the directory ends */
+	uint64_t data_at;      /* where the tensors' data starts */
+	struct map *keys, *names;
+	char *name_text; /* the tensors' names with NULs */
+};
+
+/* Says why, in printable ASCII, and returns the code. */
+int gguf_refuse(struct gguf *g, int code, const char *format, ...)
+	__attribute__((format(printf, 3, 4)));
+/* A short printable form of bytes from the file: at most 40 of them, others as '?'. The result is
+   in one of four static buffers of the calling thread. */
+const char *gguf_show(const char *bytes, size_t length);
+
+/* Opens the file and reads the structure; *g is zeroed first, and gguf_close is due in any case. */
+int gguf_open(const char *path, struct gguf *g, char *reason);
+void gguf_close(struct gguf *g);
+
+/* The value of a key, NULL if there is none. */
+const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
+/* Typed access. A key of another type is refused; a missing one leaves *out as it is, and is
+   refused if `required`. */
+int gguf_u32(struct gguf *g, const char *key, bool required, uint32_t *out);
+int gguf_f32(struct gguf *g, const char *key, bool required, float *out);
+int gguf_bool(struct gguf *g, const char *key, bool *out);
+int gguf_string(struct gguf *g, const char *key, bool required, const char **out,
+		size_t *length);
+
+/* Name and block of a tensor type as the format numbers it. NULL if there is no such type (or no
+   longer). *elements is 0 for a type that is known and not taken. */
+const char *gguf_type_block(uint32_t type, uint32_t *elements, uint32_t *bytes);
+
+uint32_t gguf_get_u32(const uint8_t *at);
+uint64_t gguf_get_u64(const uint8_t *at);
+
+/* Refuses another architecture, and a split file, by name. */
+int load_arch_name(struct gguf *g);
+/* Fills model->arch from keys and checks that every tensor the architecture needs is there in the
+   right shape, and no other. model->tensor and names are in place, vocabulary.count is known. */
+int load_arch(struct gguf *g, struct model *model);
+/* Fills model->vocabulary; *memory is one allocation for all of it. */
+int load_vocabulary(struct gguf *g, struct model *model, void **memory);
+
+/* Whether the pre-tokenizer of that name is known (tokenizer_split.c). */
+bool pretokenizer_known(const char *name);
+
+#endif

@@ -1,0 +1,204 @@
+/*
+ * holdfastd bench: tokens a second of decode at three batch sizes and two lengths of context, and of
+ * prefill. A figure is the best of many short slices, since a machine that is shared only ever makes
+ * a slice slower.
+ *
+ * The contexts are real pages: 512 tokens are prefilled, and their pages copied over and over into
+ * each sequence's own until its context is full. What the pages say does not change the time.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "runtime/program.h"
+
+enum {
+	BENCH_PREFILL = 512,
+	BENCH_SEQUENCES = 32,
+	BENCH_CONTEXT = 2048,
+	BENCH_STEPS = 4,               /* of a decode slice; the context is set back after it */
+	BENCH_SLOW_NS = 100000000,     /* a step that takes longer is a slice of its own */
+	BENCH_FIGURES = 7
+};
+
+struct bench {
+	struct program_options options;
+	const char *name;
+	uint32_t seconds;
+	bool json;
+	const struct model *model;
+	struct run run;
+	uint32_t sequence_pages;
+	uint32_t tokens[BENCH_PREFILL];
+	double figure[BENCH_FIGURES];
+};
+
+struct figure {
+	const char *name;
+	uint32_t batch, context; /* batch 0: prefill */
+};
+static const struct figure figures[BENCH_FIGURES] = {
+	{"decode_b1_c128", 1, 128},   {"decode_b8_c128", 8, 128},   {"decode_b32_c128", 32, 128},
+	{"decode_b1_c2048", 1, 2048}, {"decode_b8_c2048", 8, 2048}, {"decode_b32_c2048", 32, 2048},
+	{"prefill_512", 0, 512},
+};
+
+static struct run_sequence bench_sequence(const struct bench *b, uint32_t index)
+{
+	return (struct run_sequence){.page_first = index * b->sequence_pages,
+				     .tag_first = 1 + (uint64_t)index * b->sequence_pages};
+}
+
+static int bench_prefill(struct bench *b)
+{
+	const struct run_sequence s = bench_sequence(b, 0);
+	for (uint32_t at = 0; at < BENCH_PREFILL; at += b->options.chunk) {
+		const uint32_t left = BENCH_PREFILL - at;
+		const uint32_t count = left < b->options.chunk ? left : b->options.chunk;
+		/* Only the last token of a prompt is sampled. */
+		TRY(run_chunk(&b->run, &s, b->tokens + at, count, at,
+			      count == left ? count - 1 : count));
+	}
+	return 0;
+}
+
+/* Fills every page of every sequence from those of the prefill. */
+static int bench_fill(struct bench *b)
+{
+	const struct ops *ops = forward_ops(b->run.forward);
+	struct device *device = forward_device(b->run.forward);
+	const uint32_t filled = BENCH_PREFILL / b->options.page_tokens;
+	for (uint32_t i = 0; i < BENCH_SEQUENCES; i++) {
+		const struct run_sequence s = bench_sequence(b, i);
+		TRY(run_tags(&b->run, &s, b->sequence_pages));
+		for (uint32_t k = 0; k < b->sequence_pages; k++)
+			if (i > 0 || k >= filled)
+				TRY(ops->page_copy(device, 0, k % filled, s.page_first + k));
+		program_progress(NULL, "filling pages", i + 1, BENCH_SEQUENCES);
+	}
+	return 0;
+}
+
+static int bench_decode(struct bench *b, uint32_t batch, uint32_t position)
+{
+	batch_begin(b->run.builder);
+	for (uint32_t i = 0; i < batch; i++) {
+		const struct run_sequence s = bench_sequence(b, i);
+		const uint32_t token = b->tokens[(i + position) % BENCH_PREFILL];
+		batch_sample(b->run.builder, run_put(&b->run, &s, &token, 1, position));
+	}
+	return run_step(&b->run);
+}
+
+static int bench_figure(struct bench *b, uint32_t index)
+{
+	const struct figure *f = &figures[index];
+	const uint64_t end = program_now_ns() + (uint64_t)b->seconds * 1000000000;
+	uint64_t best = UINT64_MAX; /* of one step */
+	uint32_t steps = 1;
+	for (;;) {
+		const uint64_t start = program_now_ns();
+		for (uint32_t i = 0; i < steps; i++)
+			TRY(f->batch ? bench_decode(b, f->batch, f->context + i)
+				     : bench_prefill(b));
+		const uint64_t now = program_now_ns(), each = (now - start) / steps;
+		if (each < best)
+			best = each;
+		if (now >= end)
+			break;
+		steps = f->batch && each < BENCH_SLOW_NS ? BENCH_STEPS : 1;
+	}
+	b->figure[index] = (f->batch ? f->batch : BENCH_PREFILL) * 1e9 / (double)best;
+	return 0;
+}
+
+static int bench_run(struct bench *b)
+{
+	/* Common ids of any vocabulary, all different in a window: the work is the same for each. */
+	for (uint32_t i = 0; i < BENCH_PREFILL; i++)
+		b->tokens[i] = (i * 37 + 11) % b->model->arch.vocab;
+	const struct run_sequence s = bench_sequence(b, 0);
+	TRY(run_tags(&b->run, &s, b->sequence_pages));
+	TRY(bench_prefill(b));
+	TRY(bench_fill(b));
+	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
+		program_progress(NULL, figures[i].name, i, BENCH_FIGURES);
+		if (figures[i].context + BENCH_STEPS <= b->model->arch.context)
+			TRY(bench_figure(b, i));
+	}
+	program_progress(NULL, "bench", 1, 1);
+	return 0;
+}
+
+static void bench_print(const struct bench *b)
+{
+	const struct ops *ops = forward_ops(b->run.forward);
+	struct device *device = forward_device(b->run.forward);
+	const char *isa = ops->device_isa(device);
+	if (b->json)
+		printf("{");
+	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
+		if (!b->json && b->figure[i] > 0)
+			printf("%-18s %9.1f tokens/s\n", figures[i].name, b->figure[i]);
+		/* A context that the model does not have has no figure. */
+		if (b->json && b->figure[i] > 0)
+			printf("\"%s\":%.6g,", figures[i].name, b->figure[i]);
+		else if (b->json)
+			printf("\"%s\":null,", figures[i].name);
+	}
+	if (b->json)
+		printf("\"isa\":\"%s\",\"threads\":%u}\n", isa, ops->device_threads(device));
+	else
+		printf("%-18s %s, %u threads\n", "isa", isa, ops->device_threads(device));
+}
+
+int bench_main(int argc, char **argv)
+{
+	struct bench *b = calloc(1, sizeof *b);
+	struct flag flags[PROGRAM_FLAGS + 2];
+	const char *path = NULL;
+	char reason[MODEL_REASON_MAX];
+	struct model *model = NULL;
+	struct forward_options options;
+	if (!b)
+		return program_fail(argv[0], "no memory");
+	b->name = argv[0];
+	b->seconds = 4;
+	program_flags(&b->options, flags);
+	flags[PROGRAM_FLAGS] = (struct flag){"json", FLAG_SWITCH, &b->json, 0, 0, NULL,
+					     "figures as JSON"};
+	flags[PROGRAM_FLAGS + 1] = (struct flag){"seconds", FLAG_U32, &b->seconds, 1, 600, NULL,
+						 "for each figure"};
+	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 2, &b->options,
+				     "MODEL [option …]", &path);
+	if (code >= 0)
+		goto out;
+	code = 1;
+	if (model_open(path, &model, reason) != 0) {
+		program_fail(argv[0], "%s: %s", path, reason);
+		goto out;
+	}
+	if (model->arch.context < BENCH_PREFILL) {
+		program_fail(argv[0], "the model's context is %u, %d are needed", model->arch.context,
+			     BENCH_PREFILL);
+		goto out;
+	}
+	b->model = model;
+	b->sequence_pages = BENCH_CONTEXT / b->options.page_tokens + 1;
+	program_forward_options(&b->options, &options);
+	options.sequences_max = options.samples_max = BENCH_SEQUENCES;
+	if (options.rows_max < BENCH_SEQUENCES)
+		options.rows_max = BENCH_SEQUENCES;
+	options.page_count = b->sequence_pages * BENCH_SEQUENCES;
+	if (run_open(argv[0], model, &options, &b->run) != 0)
+		goto out;
+	const int err = bench_run(b);
+	code = err == 0 ? 0 : program_fail(argv[0], "%s", err_text(err));
+	if (code == 0)
+		bench_print(b);
+	run_close(&b->run);
+out:
+	model_close(&model);
+	free(b);
+	return code;
+}

@@ -1,0 +1,41 @@
+/*
+ * The tensors of a model on a device: packed weights, and the layers as data. Private to forward.c
+ * and calibrate.c, which make devices of different plans from one file.
+ */
+#ifndef HOLDFAST_RUNTIME_WEIGHTS_H
+#define HOLDFAST_RUNTIME_WEIGHTS_H
+
+#include <stdint.h>
+
+#include "kernels/ops.h"
+#include "runtime/model.h"
+
+typedef void weights_progress(void *arg, const char *what, uint64_t done, uint64_t total);
+
+struct weights {
+	const struct ops *ops;
+	struct device *device; /* borrowed; outlives the weights */
+	struct weight *embedding, *head, *norm; /* head is the embedding where it is tied */
+	struct weight *rope_factors;
+	uint32_t layer_count;
+	struct ops_layer *layer;
+	uint64_t bytes; /* of all packed weights */
+	uint32_t made_count, made_max;
+	struct weight **made; /* each once, for closing */
+};
+
+/* Reads every tensor that the architecture names, checks its shape, packs it. -ERR_BAD_FILE with
+   the tensor's name in reason (MODEL_REASON_MAX of room) if one is missing or of another shape;
+   what model_read and weight_make return otherwise. progress may be NULL. */
+int weights_open(const struct model *model, const struct ops *ops, struct device *device,
+		 weights_progress *progress, void *progress_arg, struct weights *out, char *reason);
+void weights_close(struct weights *weights);
+/* One more vector of a layer that is not in the file: INT8's smoothing, bf16. */
+int weights_smooth(struct weights *weights, uint32_t layer, const uint16_t *values, uint32_t count);
+
+/* Bytes of all packed weights, from the file's directory alone; equal to what weights_open makes.
+   0 for a file that lacks a tensor. */
+uint64_t weights_bytes(const struct model *model, const struct ops *ops,
+		       const struct device_plan *plan);
+
+#endif

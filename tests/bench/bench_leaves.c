@@ -1,0 +1,243 @@
+/*
+ * The leaves alone on one core: giga multiply-adds a second of the matmuls, tokens a second of
+ * attention, gigabytes or values a second of the rest. Best of many short slices, in thread CPU
+ * time, so that neighbours hardly show.
+ *
+ *	bench_leaves [avx512|avx2|scalar ...]
+ */
+#define _GNU_SOURCE
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "kernels/cpu/cpu.h"
+
+enum { COLUMNS_MAX = 512, SLICES = 7, HEAD = 64, HEADS = 3, PAGE = 64, CONTEXT = 2048 };
+
+static double now(void)
+{
+	struct timespec t;
+
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
+static void *room(size_t bytes)
+{
+	void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
+
+	if (!p) {
+		fprintf(stderr, "bench_leaves: no memory for %zu bytes\n", bytes);
+		exit(1);
+	}
+	memset(p, 0, bytes);
+	return p;
+}
+
+static uint32_t seed = 1;
+
+static float noise(void)
+{
+	seed = seed * 1664525 + 1013904223;
+	return (float)(int32_t)seed / 2147483648.0f;
+}
+
+/* Seconds of one call: the best of SLICES slices of at least 4 ms each. */
+#define BEST(seconds, call) \
+	do { \
+		seconds = 1e9; \
+		for (int slice_ = 0; slice_ < SLICES; slice_++) { \
+			const double start_ = now(); \
+			double end_; \
+			uint32_t calls_ = 0; \
+			do { \
+				call; \
+				calls_++; \
+				end_ = now(); \
+			} while (end_ - start_ < 0.004); \
+			if ((end_ - start_) / calls_ < seconds) \
+				seconds = (end_ - start_) / calls_; \
+		} \
+	} while (0)
+
+static struct weight weight_of(uint32_t type, uint32_t rows, uint32_t columns)
+{
+	struct weight w = { .type = type, .rows = rows, .columns = columns };
+	const size_t block = type == TYPE_F32 ? 2048 : type == TYPE_Q8_0 ? 544 : 320;
+
+	w.pack = type == TYPE_F32 ? PACK_F32 : type == TYPE_Q8_0 ? PACK_Q8 : PACK_Q4;
+	w.group_bytes = columns / ACT_BLOCK * block;
+	w.bytes = rows / PACK_ROWS * w.group_bytes;
+	w.data = room(w.bytes);
+	for (size_t at = 0; at < w.bytes; at += block) {
+		const uint32_t halves = type == TYPE_F32 ? 0 : type == TYPE_Q8_0 ? 16 : 32;
+
+		for (uint32_t i = 0; i < halves; i++)
+			memcpy(w.data + at + 2 * i, &(const uint16_t){ 0x2000 }, 2); /* 2^-7 */
+		for (size_t i = 2 * halves; i < block; i++)
+			w.data[at + i] = type == TYPE_F32 ? 0x20 : (uint8_t)(at * 7 + i * 31);
+	}
+	return w;
+}
+
+static void bench_matmul(const struct leaf *leaf, const char *name, uint32_t type, enum act_kind kind,
+			 uint32_t rows, uint32_t columns)
+{
+	static const uint32_t counts[] = { 1, 2, 4, 8, 16, 512 };
+	struct weight w = weight_of(type, rows, columns);
+	const size_t blocks = columns / ACT_BLOCK;
+	float *x = room(sizeof(float) * COLUMNS_MAX * columns);
+	float *d = room(sizeof(float) * COLUMNS_MAX * blocks);
+	float *s = room(sizeof(float) * COLUMNS_MAX * blocks);
+	int8_t *q = room((size_t)COLUMNS_MAX * columns);
+	float *out = room(sizeof(float) * COLUMNS_MAX * rows);
+	const struct act a = { .kind = kind, .columns = columns, .x = x, .x_stride = columns, .q = q,
+			       .q_stride = columns, .d = d, .s = s, .block_stride = blocks };
+
+	for (size_t i = 0; i < (size_t)COLUMNS_MAX * columns; i++)
+		x[i] = noise();
+	for (size_t c = 0; c < COLUMNS_MAX; c++)
+		leaf->quantise(x + c * columns, columns, q + c * columns, d + c * blocks, s + c * blocks);
+	printf("%-7s %-9s %6u x %-5u", leaf->name, name, rows, columns);
+	for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+		double t;
+
+		if ((double)rows * columns * counts[i] > 4e9) {
+			printf("%9s", "-");
+			continue;
+		}
+		BEST(t, leaf->matmul[w.pack](&w, 0, rows / PACK_ROWS, &a, 0, counts[i], out, rows));
+		printf("%9.1f", (double)rows * columns * counts[i] / t * 1e-9);
+	}
+	printf("\n");
+	free(w.data);
+	free(x);
+	free(d);
+	free(s);
+	free(q);
+	free(out);
+}
+
+/* Attention of `rows` rows that all see the whole context, one KV head. */
+static void bench_attend(const struct leaf *leaf, enum kv_kind kv, uint32_t rows)
+{
+	static const char *const names[] = { "fp8", "int8", "bf16", "f32" };
+	const size_t block = (size_t)PAGE * HEAD * (kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1);
+	const uint8_t *pages[CONTEXT / PAGE], *scales[CONTEXT / PAGE];
+	const uint32_t per = OPS_PARTITION / PAGE;
+	uint32_t from[16] = { 0 }, to[16];
+	float q[16 * HEADS * HEAD], m[16 * HEADS], l[16 * HEADS], o[16 * HEADS * HEAD], x[HEAD];
+	struct attend_job job = { .kv = kv, .head = HEAD, .page_tokens = PAGE,
+				  .token_count = OPS_PARTITION, .v_offset = block, .q = q,
+				  .q_row_stride = HEADS * HEAD, .rows = rows, .heads = HEADS,
+				  .from = from, .to = to, .m = m, .l = l, .o = o };
+	double t;
+
+	job.scratch = room(sizeof(float) * leaf_scratch_floats(rows, HEADS, HEAD));
+	for (uint32_t i = 0; i < 16; i++)
+		to[i] = OPS_PARTITION;
+	for (uint32_t i = 0; i < rows * HEADS * HEAD; i++)
+		q[i] = noise();
+	for (uint32_t p = 0; p < CONTEXT / PAGE; p++) {
+		uint8_t *page = room(2 * block), *scale = room((size_t)2 * PAGE);
+
+		for (uint32_t token = 0; token < PAGE; token++) {
+			for (uint32_t i = 0; i < HEAD; i++)
+				x[i] = noise();
+			leaf->encode_k(kv, x, HEAD, token, PAGE, page, scale);
+			leaf->encode_v(kv, x, HEAD, token, PAGE, page + block, scale + PAGE);
+		}
+		pages[p] = page;
+		scales[p] = scale;
+	}
+	BEST(t, for (uint32_t p = 0; p < CONTEXT / PAGE; p += per) {
+		job.pages = pages + p;
+		job.scales = scales + p;
+		leaf->attend(&job);
+	});
+	printf("%-7s attend %-4s rows %2u, %d heads of %d: %8.1f M tokens/s of a KV head"
+	       " (%.1f GMAC/s)\n", leaf->name, names[kv], rows, HEADS, HEAD, CONTEXT / t * 1e-6,
+	       2.0 * CONTEXT * HEADS * HEAD * rows / t * 1e-9);
+	for (uint32_t p = 0; p < CONTEXT / PAGE; p++) {
+		free((void *)(uintptr_t)pages[p]);
+		free((void *)(uintptr_t)scales[p]);
+	}
+	free(job.scratch);
+}
+
+static void bench_rows(const struct leaf *leaf)
+{
+	enum { N = 1536, LOGITS = 49152 };
+	float *x = room(sizeof(float) * LOGITS), *y = room(sizeof(float) * LOGITS);
+	float *d = room(sizeof(float) * N), *s = room(sizeof(float) * N);
+	int8_t *q = room(N);
+	uint8_t *page = room((size_t)PAGE * HEAD), *scale = room(PAGE);
+	double norm, quantise, silu, add, encode, max, sum;
+	uint32_t at;
+
+	for (uint32_t i = 0; i < LOGITS; i++)
+		x[i] = y[i] = noise();
+	BEST(norm, leaf->norm(x, y, N, 1e-5f, d));
+	BEST(quantise, leaf->quantise(x, N, q, d, s));
+	BEST(silu, leaf->gate[GATE_SILU](x, y, N, d));
+	BEST(add, leaf->add(y, x, N));
+	BEST(encode, (leaf->encode_k(KV_FP8, x, HEAD, 5, PAGE, page, scale),
+		      leaf->encode_v(KV_FP8, x, HEAD, 5, PAGE, page, scale)));
+	BEST(max, leaf->max(x, LOGITS, &at));
+	BEST(sum, leaf->exp_sum(x, LOGITS, 1.0f));
+	printf("%-7s G values/s: norm %.2f, quantise %.2f, silu %.2f, add %.2f, encode fp8 %.2f,"
+	       " max %.2f, exp_sum %.2f\n", leaf->name, N / norm * 1e-9, N / quantise * 1e-9,
+	       N / silu * 1e-9, N / add * 1e-9, 2 * HEAD / encode * 1e-9, LOGITS / max * 1e-9,
+	       LOGITS / sum * 1e-9);
+	free(x);
+	free(y);
+	free(d);
+	free(s);
+	free(q);
+	free(page);
+	free(scale);
+}
+
+static void bench(const struct leaf *leaf)
+{
+	printf("%-7s %-9s %6s   %-5s%9d%9d%9d%9d%9d%9d columns, GMAC/s\n", "leaf", "weights", "rows",
+	       "", 1, 2, 4, 8, 16, 512);
+	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 576, 576);
+	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 1536, 576);
+	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 576, 1536);
+	bench_matmul(leaf, "Q4_0", TYPE_Q4_0, ACT_I8_BLOCK, 576, 576);
+	bench_matmul(leaf, "Q8_0", TYPE_Q8_0, ACT_I8_BLOCK, 576, 576);
+	bench_matmul(leaf, "Q8_0", TYPE_Q8_0, ACT_I8_BLOCK, 1536, 576);
+	bench_matmul(leaf, "Q8_0", TYPE_Q8_0, ACT_I8_BLOCK, 576, 1536);
+	bench_matmul(leaf, "Q8_0", TYPE_Q8_0, ACT_I8_BLOCK, 49152, 576);
+	bench_matmul(leaf, "F32", TYPE_F32, ACT_F32, 576, 576);
+	bench_matmul(leaf, "Q4_1 f32", TYPE_Q4_1, ACT_F32, 576, 576);
+	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
+		bench_attend(leaf, (enum kv_kind)kv, 1);
+		bench_attend(leaf, (enum kv_kind)kv, 16);
+	}
+	bench_rows(leaf);
+}
+
+int main(int argc, char **argv)
+{
+	static void (*const init[])(struct leaf *) = { leaf_init_ref, leaf_init_avx2, leaf_init_avx512 };
+	static const char *const names[] = { "scalar", "avx2", "avx512" };
+	const int runs[] = { 1, ops_isa_runs(ISA_AVX2), ops_isa_runs(ISA_AVX512) };
+
+	for (int i = 2; i >= 0; i--) {
+		int wanted = argc < 2 && i > 0;
+		struct leaf leaf;
+
+		for (int a = 1; a < argc; a++)
+			wanted |= !strcmp(argv[a], names[i]);
+		if (!wanted || !runs[i])
+			continue;
+		leaf_init_ref(&leaf);
+		if (i)
+			init[i](&leaf);
+		bench(&leaf);
+	}
+	return 0;
+}

@@ -1,0 +1,268 @@
+/*
+ * A whole model file, tiny and random, written by the test that needs one: llama architecture, three
+ * layers of width 64, every weight type that must be taken, a byte vocabulary. It says nothing
+ * sensible, but computes as a real one does.
+ */
+#ifndef HOLDFAST_TESTS_TINY_H
+#define HOLDFAST_TESTS_TINY_H
+
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/ops.h"
+
+enum {
+	TINY_LAYERS = 3, TINY_WIDTH = 64, TINY_HEADS = 4, TINY_KV_HEADS = 2, TINY_HEAD = 16,
+	TINY_FF = 256, TINY_CONTEXT = 1024, TINY_CONTROLS = 3, TINY_MERGES = 2,
+	TINY_VOCAB = TINY_CONTROLS + 256 + TINY_MERGES, TINY_TENSORS_MAX = 64
+};
+
+struct tiny_tensor {
+	char name[64];
+	uint32_t type, rows, columns;
+	uint64_t bytes, offset;
+};
+
+struct tiny {
+	FILE *file;
+	uint64_t random;
+	uint32_t count;
+	struct tiny_tensor tensor[TINY_TENSORS_MAX];
+};
+
+static inline uint32_t tiny_random(struct tiny *t)
+{
+	t->random = t->random * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(t->random >> 33);
+}
+
+static inline void tiny_u32(struct tiny *t, uint32_t x)
+{
+	fwrite(&x, sizeof x, 1, t->file);
+}
+
+static inline void tiny_u64(struct tiny *t, uint64_t x)
+{
+	fwrite(&x, sizeof x, 1, t->file);
+}
+
+static inline void tiny_bytes(struct tiny *t, const char *bytes, size_t length)
+{
+	tiny_u64(t, length);
+	fwrite(bytes, 1, length, t->file);
+}
+
+static inline void tiny_key(struct tiny *t, const char *key, uint32_t type)
+{
+	tiny_bytes(t, key, strlen(key));
+	tiny_u32(t, type);
+}
+
+static inline void tiny_number(struct tiny *t, const char *key, uint32_t x)
+{
+	tiny_key(t, key, 4);
+	tiny_u32(t, x);
+}
+
+static inline void tiny_real(struct tiny *t, const char *key, float x)
+{
+	tiny_key(t, key, 6);
+	fwrite(&x, sizeof x, 1, t->file);
+}
+
+static inline void tiny_text(struct tiny *t, const char *key, const char *x)
+{
+	tiny_key(t, key, 8);
+	tiny_bytes(t, x, strlen(x));
+}
+
+/* GPT-2's printable form of a byte, as UTF-8. */
+static inline size_t tiny_printable(uint32_t byte, char *to)
+{
+	uint32_t code = byte, others = 0;
+	for (uint32_t b = 0; b <= byte; b++) {
+		const int own = (b >= 0x21 && b <= 0x7e) || (b >= 0xa1 && b <= 0xac) || b >= 0xae;
+		if (!own && b == byte)
+			code = 0x100 + others;
+		others += !own;
+	}
+	if (code < 0x80) {
+		to[0] = (char)code;
+		return 1;
+	}
+	to[0] = (char)(0xc0 | code >> 6);
+	to[1] = (char)(0x80 | (code & 0x3f));
+	return 2;
+}
+
+static inline void tiny_vocabulary(struct tiny *t)
+{
+	static const char *const controls[TINY_CONTROLS] = {"<|endoftext|>", "<|im_start|>",
+							    "<|im_end|>"};
+	tiny_text(t, "tokenizer.ggml.model", "gpt2");
+	tiny_text(t, "tokenizer.ggml.pre", "smollm");
+	tiny_key(t, "tokenizer.ggml.tokens", 9);
+	tiny_u32(t, 8);
+	tiny_u64(t, TINY_VOCAB);
+	for (uint32_t i = 0; i < TINY_CONTROLS; i++)
+		tiny_bytes(t, controls[i], strlen(controls[i]));
+	for (uint32_t b = 0; b < 256; b++) {
+		char form[2];
+		tiny_bytes(t, form, tiny_printable(b, form));
+	}
+	tiny_bytes(t, "th", 2);
+	tiny_bytes(t, "the", 3);
+	tiny_key(t, "tokenizer.ggml.token_type", 9);
+	tiny_u32(t, 5);
+	tiny_u64(t, TINY_VOCAB);
+	for (uint32_t i = 0; i < TINY_VOCAB; i++)
+		tiny_u32(t, i < TINY_CONTROLS ? 3 : 1);
+	tiny_key(t, "tokenizer.ggml.merges", 9);
+	tiny_u32(t, 8);
+	tiny_u64(t, TINY_MERGES);
+	tiny_bytes(t, "t h", 3);
+	tiny_bytes(t, "th e", 4);
+	tiny_number(t, "tokenizer.ggml.bos_token_id", 1);
+	tiny_number(t, "tokenizer.ggml.eos_token_id", 2);
+}
+
+static inline void tiny_add(struct tiny *t, const char *name, uint32_t type, uint32_t rows,
+			    uint32_t columns)
+{
+	struct tiny_tensor *x = &t->tensor[t->count++];
+	const struct tiny_tensor *last = t->count > 1 ? x - 1 : NULL;
+	snprintf(x->name, sizeof x->name, "%s", name);
+	x->type = type;
+	x->rows = rows;
+	x->columns = columns;
+	x->bytes = (uint64_t)rows * columns / weight_type_elements(type) * weight_type_bytes(type);
+	x->offset = last ? (last->offset + last->bytes + 31) / 32 * 32 : 0;
+}
+
+static inline void tiny_layers(struct tiny *t)
+{
+	/* One row a layer: q, k, v, output, gate, up, down. The K types need 256 columns. */
+	static const uint32_t types[TINY_LAYERS][7] = {
+		{TYPE_Q4_1, TYPE_Q4_0, TYPE_Q5_0, TYPE_Q8_0, TYPE_Q4_1, TYPE_Q4_1, TYPE_Q4_K},
+		{TYPE_Q5_1, TYPE_F16, TYPE_BF16, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q5_K},
+		{TYPE_F32, TYPE_Q8_0, TYPE_Q4_1, TYPE_F32, TYPE_BF16, TYPE_F16, TYPE_Q6_K},
+	};
+	static const struct {
+		const char *name;
+		uint32_t rows, columns;
+	} places[7] = {
+		{"attn_q", TINY_WIDTH, TINY_WIDTH},
+		{"attn_k", TINY_KV_HEADS * TINY_HEAD, TINY_WIDTH},
+		{"attn_v", TINY_KV_HEADS * TINY_HEAD, TINY_WIDTH},
+		{"attn_output", TINY_WIDTH, TINY_WIDTH},
+		{"ffn_gate", TINY_FF, TINY_WIDTH},
+		{"ffn_up", TINY_FF, TINY_WIDTH},
+		{"ffn_down", TINY_WIDTH, TINY_FF},
+	};
+	char name[64];
+	for (uint32_t i = 0; i < TINY_LAYERS; i++) {
+		snprintf(name, sizeof name, "blk.%u.attn_norm.weight", i);
+		tiny_add(t, name, TYPE_F32, 1, TINY_WIDTH);
+		snprintf(name, sizeof name, "blk.%u.ffn_norm.weight", i);
+		tiny_add(t, name, TYPE_F32, 1, TINY_WIDTH);
+		for (uint32_t k = 0; k < 7; k++) {
+			snprintf(name, sizeof name, "blk.%u.%s.weight", i, places[k].name);
+			tiny_add(t, name, types[i][k], places[k].rows, places[k].columns);
+		}
+	}
+}
+
+/* Random content of one block, with scales of a sensible size. */
+static inline void tiny_block(struct tiny *t, uint32_t type, int norm, uint8_t *to)
+{
+	const uint32_t bytes = weight_type_bytes(type);
+	const float value = norm ? 1.0f + (float)(tiny_random(t) % 200) / 1000.0f
+				 : (float)((int)(tiny_random(t) % 2001) - 1000) / 5000.0f;
+	uint32_t bits;
+	memcpy(&bits, &value, sizeof bits);
+	for (uint32_t i = 0; i < bytes; i++)
+		to[i] = (uint8_t)tiny_random(t);
+	const uint16_t small = (uint16_t)(0x2200 + tiny_random(t) % 0x300); /* about 0.015 */
+	const uint16_t tiny = (uint16_t)(0x0c00 + tiny_random(t) % 0x300);  /* about 0.0003 */
+	const uint16_t least = (uint16_t)(0xa800 + tiny_random(t) % 0x400); /* about -0.04 */
+	const uint16_t half = (uint16_t)((tiny_random(t) & 0x8000) + 0x2800 + tiny_random(t) % 0x800);
+	switch (type) {
+	case TYPE_F32: memcpy(to, &value, 4); break;
+	case TYPE_BF16: to[0] = (uint8_t)(bits >> 16); to[1] = (uint8_t)(bits >> 24); break;
+	case TYPE_F16: memcpy(to, &half, 2); break;
+	case TYPE_Q4_K: case TYPE_Q5_K: memcpy(to, &tiny, 2); memcpy(to + 2, &tiny, 2); break;
+	case TYPE_Q6_K: memcpy(to + 208, &tiny, 2); break;
+	case TYPE_Q4_1: case TYPE_Q5_1: memcpy(to, &small, 2); memcpy(to + 2, &least, 2); break;
+	default: memcpy(to, &small, 2); break;
+	}
+}
+
+static inline void tiny_content(struct tiny *t, long data)
+{
+	uint8_t block[256];
+	for (uint32_t i = 0; i < t->count; i++) {
+		const struct tiny_tensor *x = &t->tensor[i];
+		while (ftell(t->file) < data + (long)x->offset)
+			fputc(0, t->file);
+		const uint64_t blocks = (uint64_t)x->rows * x->columns / weight_type_elements(x->type);
+		for (uint64_t k = 0; k < blocks; k++) {
+			tiny_block(t, x->type, x->rows == 1, block);
+			/* Codes of Q8_0 use their whole range, so its scale is smaller. */
+			if (x->type == TYPE_Q8_0)
+				block[1] -= 0x0c;
+			fwrite(block, 1, weight_type_bytes(x->type), t->file);
+		}
+	}
+}
+
+/* Writes the file. 0, or -1 if that failed. */
+static inline int tiny_write(const char *path, uint64_t seed)
+{
+	static struct tiny tiny;
+	struct tiny *t = &tiny;
+	memset(t, 0, sizeof *t);
+	t->file = fopen(path, "wb");
+	if (!t->file)
+		return -1;
+	t->random = seed;
+	tiny_add(t, "token_embd.weight", TYPE_Q8_0, TINY_VOCAB, TINY_WIDTH);
+	tiny_add(t, "output_norm.weight", TYPE_F32, 1, TINY_WIDTH);
+	tiny_layers(t);
+	fwrite("GGUF", 1, 4, t->file);
+	tiny_u32(t, 3);
+	tiny_u64(t, t->count);
+	tiny_u64(t, 17);
+	tiny_text(t, "general.architecture", "llama");
+	tiny_text(t, "general.name", "tiny");
+	tiny_number(t, "llama.block_count", TINY_LAYERS);
+	tiny_number(t, "llama.context_length", TINY_CONTEXT);
+	tiny_number(t, "llama.embedding_length", TINY_WIDTH);
+	tiny_number(t, "llama.feed_forward_length", TINY_FF);
+	tiny_number(t, "llama.attention.head_count", TINY_HEADS);
+	tiny_number(t, "llama.attention.head_count_kv", TINY_KV_HEADS);
+	tiny_number(t, "llama.rope.dimension_count", TINY_HEAD);
+	tiny_real(t, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+	tiny_vocabulary(t);
+	for (uint32_t i = 0; i < t->count; i++) {
+		const struct tiny_tensor *x = &t->tensor[i];
+		tiny_bytes(t, x->name, strlen(x->name));
+		tiny_u32(t, x->rows == 1 ? 1 : 2);
+		tiny_u64(t, x->columns);
+		if (x->rows > 1)
+			tiny_u64(t, x->rows);
+		tiny_u32(t, x->type);
+		tiny_u64(t, x->offset);
+	}
+	while (ftell(t->file) % 32 != 0)
+		fputc(0, t->file);
+	tiny_content(t, ftell(t->file));
+	const struct tiny_tensor *last = &t->tensor[t->count - 1];
+	for (uint64_t end = last->bytes; end % 32 != 0; end++)
+		fputc(0, t->file);
+	const int bad = ferror(t->file);
+	return fclose(t->file) != 0 || bad ? -1 : 0;
+}
+
+#endif
