@@ -67,6 +67,20 @@ enum {
 	WIRE_BIAS_MAX = 256
 };
 
+/* Lengths in bytes, and ranges. Names have no control characters. */
+enum {
+	WIRE_NAME_MAX = 64,       /* client, act_as, principal, template, label, status, why */
+	WIRE_TOOL_NAME_MAX = 128, /* tool names and the ids of tool calls */
+	WIRE_TOKEN_MAX = 1024,    /* of auth */
+	WIRE_STOP_MAX = 256,
+	WIRE_MAX_TOKENS_MAX = 1 << 24, WIRE_TOP_K_MAX = 1 << 20, WIRE_LOGPROBS_MAX = 21,
+	WIRE_COUNT_MAX = 1024, WIRE_COUNT_DEFAULT = 100, WIRE_GROUP_MAX = 255,
+	WIRE_WINDOW_DEFAULT = 64 << 10, WIRE_WINDOW_MAX = 1 << 20,
+	WIRE_DEADLINE_MS_MAX = 3600 * 1000, WIRE_DETACH_MS_MAX = 24 * 3600 * 1000,
+	WIRE_LEASE_MS_MAX = 7 * 24 * 3600 * 1000, WIRE_DATA_TOKENS_MAX = 1 << 16
+};
+#define WIRE_U64_MAX ((uint64_t)INT64_MAX) /* of turns, epochs, sequence numbers, offsets, bytes */
+
 struct wire_tool_call {
 	struct wire_str id, name, arguments; /* arguments: JSON text */
 };

@@ -37,22 +37,43 @@ int wire_validate(const void *body, size_t length, const struct wire_limits *lim
 /* Readers of what clients send: -ERR_BAD_BODY, -ERR_TOO_BIG, -ERR_UNKNOWN_FIELD (a key that is not
    known and does not begin with "x-"), -ERR_BAD_ARG, -ERR_OUT_OF_RANGE. wire_read_call needs
    wire_call's room, which is large: keep it static or on the heap. */
-int wire_read_hello(const void *body, size_t length, const struct wire_limits *l, struct wire_hello *out);
-int wire_read_call(const void *body, size_t length, const struct wire_limits *l, struct wire_call *out);
-int wire_read_window(const void *body, size_t length, const struct wire_limits *l, struct wire_window *out);
-int wire_read_cancel(const void *body, size_t length, const struct wire_limits *l, struct wire_cancel *out);
-int wire_read_resume(const void *body, size_t length, const struct wire_limits *l, struct wire_resume *out);
-int wire_read_ack(const void *body, size_t length, const struct wire_limits *l, struct wire_ack *out);
-int wire_read_ping(const void *body, size_t length, const struct wire_limits *l, struct wire_ping *out);
+int wire_read_hello(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_hello *out);
+int wire_read_call(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_call *out);
+int wire_read_window(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_window *out);
+int wire_read_cancel(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_cancel *out);
+int wire_read_resume(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_resume *out);
+int wire_read_ack(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_ack *out);
+int wire_read_ping(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_ping *out);
 
 /* Readers of what the daemon sends; unknown keys are passed over. */
-int wire_read_welcome(const void *body, size_t length, const struct wire_limits *l, struct wire_welcome *out);
-int wire_read_accepted(const void *body, size_t length, const struct wire_limits *l, struct wire_accepted *out);
-int wire_read_data(const void *body, size_t length, const struct wire_limits *l, struct wire_data *out);
-int wire_read_end(const void *body, size_t length, const struct wire_limits *l, struct wire_end *out);
-int wire_read_note(const void *body, size_t length, const struct wire_limits *l, struct wire_note *out);
-int wire_read_reject(const void *body, size_t length, const struct wire_limits *l, struct wire_reject *out);
-int wire_read_goaway(const void *body, size_t length, const struct wire_limits *l, struct wire_goaway *out);
+int wire_read_welcome(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_welcome *out);
+int wire_read_accepted(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_accepted *out);
+int wire_read_data(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_data *out);
+int wire_read_end(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_end *out);
+int wire_read_note(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_note *out);
+int wire_read_reject(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_reject *out);
+int wire_read_goaway(const void *body, size_t length,
+	const struct wire_limits *l, struct wire_goaway *out);
+
+/* What is not there, before one is filled to be written: numbers that are absent, sampling that is
+   off. The readers begin with these too. */
+void wire_call_init(struct wire_call *m, enum wire_method method);
+void wire_end_init(struct wire_end *m);
+void wire_note_init(struct wire_note *m);
+void wire_reject_init(struct wire_reject *m);
 
 /* Writing: into a fixed buffer; what does not fit makes the writer full, which sticks. Integers and
    lengths in their shortest form. */
@@ -110,6 +131,10 @@ size_t wire_json(struct wire_value v, char *out, size_t capacity);
 /* Methods by their names on the wire ("session.open"); METHOD_COUNT if unknown. */
 enum wire_method wire_method_find(const char *at, size_t length);
 const char *wire_method_name(enum wire_method method);
+
+/* The endpoint when none is given: $HOLDFAST_ENDPOINT, else ipc://DIR/holdfast.sock, where DIR is
+   $XDG_RUNTIME_DIR, else /tmp/holdfast-UID. -ERR_TOO_BIG if it does not fit. */
+int wire_default_endpoint(char *out, size_t capacity);
 
 #ifdef __cplusplus
 }
