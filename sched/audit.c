@@ -1,0 +1,271 @@
+/*
+ * The audit: recounts everything and compares with what the state says. The numbers are those of
+ * the invariants in state.h. It has no memory of its own, so what must be distinct is shown to be
+ * so by sums: each table entry is checked against its page, and the entries are counted.
+ *
+ * Cost: pages + sessions * their units + turns.
+ */
+#include "sched/state.h"
+
+struct tally {
+	uint64_t entries, granted, promised, shared_extra, chunks, in_lru, free_sessions;
+	uint64_t column[COLUMN_COUNT];
+};
+
+static void chain_check(const struct sched *s, const struct chain *chain, uint32_t group, uint32_t state)
+{
+	uint32_t count = 0, last = SCHED_NONE;
+	uint64_t doom_step = 0;
+	for (uint32_t page = chain->first; page != SCHED_NONE; page = page_at(s, group, page)->next) {
+		const struct page *seen = page_at(s, group, page);
+		CHECK(seen->state == state);
+		if (state == PAGE_DOOMED) {
+			CHECK(seen->doom_step >= doom_step);
+			CHECK(seen->doom_step <= s->step);
+			doom_step = seen->doom_step;
+		}
+		last = page;
+		CHECK(++count <= chain->count);
+	}
+	CHECK(count == chain->count);
+	CHECK(last == chain->last);
+}
+
+/* I3. A tag below tag_next was given once, by a counter, so two pages with one tag can only come
+   from a write gone astray. Pairs are compared where that is cheap: in the slabs of tests. */
+static void tags_check(const struct sched *s, uint32_t group)
+{
+	enum { PAIRS_MAX = 256 };
+	uint32_t count = s->limits.group[group].page_count[PLACE_DEVICE];
+	for (uint32_t i = 0; count <= PAIRS_MAX && i < count; i++)
+		for (uint32_t k = 0; k < i; k++)
+			if (page_at(s, group, i)->tag)
+				CHECK(page_at(s, group, i)->tag != page_at(s, group, k)->tag);
+}
+
+/* I1, I3 from the pages' side. */
+static void pages_check(const struct sched *s, uint32_t group, struct tally *sum)
+{
+	uint32_t states[PAGE_QUARANTINED + 1] = {0};
+	uint64_t bytes = s->limits.group[group].page_bytes, yielding = 0, owners = 0;
+	for (uint32_t i = 0; i < s->limits.group[group].page_count[PLACE_DEVICE]; i++) {
+		const struct page *page = page_at(s, group, i);
+		CHECK(page->state <= PAGE_QUARANTINED);
+		CHECK(page->state != PAGE_SHARED);
+		CHECK(page->state != PAGE_MOVING);
+		CHECK(page->tag < s->tag_next);
+		CHECK(page->yielding <= page->owners);
+		CHECK(!page->bad);
+		CHECK((page->owners > 0) == (page->state == PAGE_OWNED));
+		states[page->state]++;
+		owners += page->owners;
+		yielding += (uint64_t)page_yields(page);
+		if (page->owners > 1)
+			sum->column[COLUMN_SHARED] += bytes;
+		if (page->owners == 0)
+			continue;
+		CHECK(page->tag != 0);
+		CHECK(page->principal < s->limits.principal_count);
+		if (page->owners == 1) {
+			const struct session *alone = session_at(s, page->owner_xor);
+			CHECK(alone->state != SESSION_FREE);
+			CHECK(page->unit >= alone->units - alone->sole);
+		}
+		if (group == 0)
+			sum->shared_extra += page->owners - 1;
+	}
+	CHECK(states[PAGE_FREE] == s->page_free[group].count);
+	CHECK(states[PAGE_DOOMED] == s->page_doomed[group].count);
+	CHECK(states[PAGE_QUARANTINED] == s->page_quarantined[group]);
+	CHECK(yielding == s->yielding_units); /* the groups move in step */
+	sum->entries += owners;
+	sum->column[COLUMN_FREE] += states[PAGE_FREE] * bytes;
+	sum->column[COLUMN_DOOMED] += ((uint64_t)states[PAGE_DOOMED] + states[PAGE_QUARANTINED]) * bytes;
+	tags_check(s, group);
+	chain_check(s, &s->page_free[group], group, PAGE_FREE);
+	chain_check(s, &s->page_doomed[group], group, PAGE_DOOMED);
+}
+
+/* I1, I2, I4, I5 from the tables' side. */
+static void table_check(const struct sched *s, uint32_t session, struct tally *sum)
+{
+	const struct session *x = session_at(s, session);
+	uint32_t full = x->resident / s->limits.page_tokens;
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		struct cursor at = cursor_at(s, session, 0);
+		uint32_t owners_before = 0xffffffffu;
+		for (; at.unit < x->units; cursor_next(s, &at)) {
+			const struct page *page = page_at(s, g, cursor_page(s, &at, g));
+			CHECK(page->state == PAGE_OWNED);
+			CHECK(page->unit == at.unit);
+			CHECK(page->principal == x->principal);
+			CHECK(page->owners <= owners_before);
+			CHECK((page->owners == 1) == (at.unit >= x->units - x->sole));
+			if (page->owners == 1) {
+				CHECK(page->owner_xor == session);
+				CHECK(page->yielding == (at.unit >= x->floor));
+			}
+			if (at.unit >= full)
+				CHECK(page->owners == 1);
+			if (at.unit >= x->floor)
+				CHECK(page->yielding > 0);
+			owners_before = page->owners;
+			sum->entries--;
+		}
+	}
+	sum->column[x->state == SESSION_RUNNING ? COLUMN_RUNNING : COLUMN_RETAINED] += x->sole * s->unit_bytes;
+}
+
+static void session_check(const struct sched *s, uint32_t session, struct tally *sum)
+{
+	const struct session *x = session_at(s, session);
+	if (x->state == SESSION_FREE) {
+		sum->free_sessions++;
+		CHECK(x->units == 0);
+		CHECK(x->heap_at == 0);
+		return;
+	}
+	CHECK(x->principal < s->limits.principal_count);
+	CHECK(x->resident <= x->known);
+	CHECK(x->known <= x->history);
+	CHECK(x->history <= s->limits.context_tokens);
+	CHECK(x->units <= s->context_units);
+	CHECK(x->sole <= x->units);
+	CHECK(x->floor == retain_floor(x));
+	if (x->state == SESSION_RUNNING)
+		CHECK(x->units >= units_of(s, x->resident));
+	else
+		CHECK(x->units == units_of(s, x->resident));
+	CHECK((int)x->in_lru == (x->state == SESSION_IDLE && x->units > x->floor));
+	CHECK((x->turn == SCHED_NONE) == (x->state == SESSION_IDLE));
+	CHECK((x->granted > 0) == (x->residency != RESIDENCY_BEST_EFFORT));
+	CHECK((x->heap_at > 0) == (x->residency == RESIDENCY_LEASED));
+	CHECK(session_at(s, x->family.next)->family.prev == session);
+	CHECK(session_at(s, x->family.next)->principal == x->principal);
+	if (x->turn != SCHED_NONE) {
+		const struct turn *t = turn_at(s, x->turn);
+		CHECK(t->session == session);
+		CHECK((t->state == TURN_RUNNING) == (x->state == SESSION_RUNNING));
+		CHECK(x->resident < x->history); /* there is a row to compute */
+		if (x->closing)
+			CHECK(t->in_flight);
+	}
+	if (x->next_turn != SCHED_NONE) {
+		CHECK(turn_at(s, x->next_turn)->session == session);
+		CHECK(turn_at(s, x->next_turn)->state == TURN_WAITING);
+		CHECK(turn_at(s, x->turn)->in_flight);
+	}
+	if (x->closing)
+		CHECK(x->turn != SCHED_NONE);
+	sum->in_lru += x->in_lru;
+	sum->granted += x->granted;
+	sum->chunks += (x->units + CHUNK_UNITS - 1) / CHUNK_UNITS;
+	table_check(s, session, sum);
+}
+
+static void turns_check(const struct sched *s, struct tally *sum)
+{
+	uint64_t arrival = 0, admitted = 0;
+	uint32_t count = 0, in_flight = 0;
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct turn *t = turn_at(s, turn);
+		CHECK(t->state == TURN_WAITING);
+		CHECK(t->arrival > arrival); /* I9 */
+		CHECK(!t->in_flight);
+		CHECK(t->promised == 0);
+		arrival = t->arrival;
+		CHECK(++count <= s->queue.count);
+	}
+	CHECK(count == s->queue.count);
+	CHECK(count <= s->limits.queue_turns);
+	count = 0;
+	for (uint32_t turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct turn *t = turn_at(s, turn);
+		const struct session *x = session_at(s, t->session);
+		CHECK(t->state == TURN_RUNNING);
+		CHECK(x->turn == turn);
+		CHECK(t->admitted_us >= admitted);
+		CHECK(t->sampled < t->output_max);
+		CHECK(x->history == t->prompt + t->sampled);
+		CHECK((uint64_t)t->origin_resident + t->origin_recomputed + t->origin_fresh == t->prompt);
+		/* What it holds and what it is promised is what it was admitted with. */
+		CHECK(x->units + t->promised == turn_units(s, t->prompt, t->output_max));
+		admitted = t->admitted_us;
+		sum->promised += t->promised;
+		in_flight += t->in_flight;
+		if (t->end != END_NONE)
+			CHECK(t->in_flight);
+		CHECK(++count <= s->running.count);
+	}
+	CHECK(count == s->running.count);
+	CHECK(count <= s->limits.batch_turns);
+	CHECK(in_flight == (s->batch ? s->flight_count : 0));
+	CHECK(s->queue.count + s->running.count + s->turn_free.count == s->limits.turn_count);
+	for (uint32_t i = 0; s->batch && i < s->flight_count; i++)
+		CHECK(turn_at(s, flight_at(s, i)->turn)->in_flight);
+}
+
+static void ledger_check(const struct sched *s, const struct tally *sum)
+{
+	uint64_t total[ACCOUNT_COUNT] = {0}, device = 0, host = 0, disk = 0, bytes = 0, granted = 0;
+	uint64_t promised = ledger_promised(s);
+	for (uint32_t a = 0; a < ACCOUNT_COUNT; a++)
+		for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+			total[a] += s->ledger[a][c];
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		device += s->limits.group[g].page_bytes * s->limits.group[g].page_count[PLACE_DEVICE];
+		host += s->limits.group[g].page_bytes * s->limits.group[g].page_count[PLACE_HOST];
+		disk += s->limits.group[g].page_bytes * s->limits.group[g].page_count[PLACE_DISK];
+	}
+	CHECK(total[ACCOUNT_WEIGHTS] == s->limits.weights_bytes);
+	CHECK(total[ACCOUNT_WORKSPACE] == s->limits.workspace_bytes);
+	CHECK(total[ACCOUNT_STREAM] == s->limits.stream_bytes);
+	CHECK(total[ACCOUNT_DEVICE] == device);
+	CHECK(total[ACCOUNT_HOST] == host);
+	CHECK(total[ACCOUNT_DISK] == disk);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_PROMISED] == promised);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_FREE] + promised == sum->column[COLUMN_FREE]);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_RUNNING] == sum->column[COLUMN_RUNNING]);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_RETAINED] == sum->column[COLUMN_RETAINED]);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_SHARED] == sum->column[COLUMN_SHARED]);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_DOOMED] == sum->column[COLUMN_DOOMED]);
+	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_MOVING] == 0);
+	CHECK(s->ledger[ACCOUNT_STREAM][COLUMN_RUNNING] ==
+	      ((uint64_t)s->queue.count + s->running.count) * s->limits.stream_turn_bytes);
+	for (uint32_t i = 0; i < s->limits.principal_count; i++) {
+		bytes += principal_at(s, i)->bytes;
+		granted += principal_at(s, i)->granted;
+		if (s->limits.principal_bytes)
+			CHECK(principal_at(s, i)->granted * s->unit_bytes <= s->limits.principal_bytes);
+	}
+	CHECK(bytes == sum->column[COLUMN_RUNNING] + sum->column[COLUMN_RETAINED] + sum->column[COLUMN_SHARED]);
+	CHECK(granted == s->granted_units);
+}
+
+void sched_audit(const struct sched *s)
+{
+	struct tally sum = {0};
+	uint32_t count = 0;
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		pages_check(s, g, &sum);
+	for (uint32_t session = 0; session < s->limits.session_count; session++)
+		session_check(s, session, &sum);
+	CHECK(sum.entries == 0); /* each owner counted by a page is one entry in a table */
+	CHECK(sum.free_sessions == s->session_free.count);
+	for (uint32_t x = s->lru.first; x != SCHED_NONE; x = session_at(s, x)->lru.next) {
+		CHECK(session_at(s, x)->in_lru);
+		CHECK(++count <= s->lru.count);
+	}
+	CHECK(count == s->lru.count);
+	CHECK(sum.in_lru == count);
+	CHECK(sum.granted == s->granted_units);
+	CHECK(sum.granted <= s->grant_max);
+	CHECK(sum.shared_extra == s->share_extra);
+	CHECK(s->share_extra <= s->share_max);
+	CHECK(sum.chunks == s->chunk_used);
+	turns_check(s, &sum);
+	CHECK(sum.promised == s->promised_units);
+	(void)pages_slack_units(s); /* I6 */
+	ledger_check(s, &sum);
+	CHECK(timer_ordered(s));
+}

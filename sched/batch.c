@@ -1,0 +1,292 @@
+/*
+ * Batches: what is computed next, and what came of it. One is in flight at a time.
+ *
+ * Every decoding turn with room in its stream has one row; prefill chunks fill what is left, the
+ * turn admitted first going first. Rows are planned first, then pages are made free for all of
+ * them at once, then each entry gets what there is: a turn whose pages are not durable yet is cut
+ * short or left out, and comes again with the next batch.
+ */
+#include "sched/state.h"
+
+static void pause_tell(struct step *p, uint32_t turn)
+{
+	struct turn *t = turn_at(p->s, turn);
+	if (t->paused)
+		return;
+	t->paused = 1;
+	(void)effect_of_turn(p, EFFECT_PAUSED, turn);
+}
+
+/* Rows that the turn could compute, without regard to others; 0 tells that it stands still. */
+static uint32_t rows_wanted(const struct sched *s, const struct turn *t)
+{
+	const struct session *x = session_at(s, t->session);
+	uint32_t rows = x->history - x->resident;
+	CHECK(rows > 0);
+	/* Without room in the stream nothing is sampled: the last row waits. */
+	if (t->sampled >= t->credit)
+		rows--;
+	return rows;
+}
+
+/* Prefill rows that the wanted step time leaves, once the rates are known. At least a page's
+   worth, or a step time set too small would stop prefill for good. */
+static uint32_t prefill_rows_max(const struct sched *s, uint32_t decode_rows)
+{
+	uint32_t rows = s->limits.batch_rows - decode_rows;
+	if (s->limits.step_us == 0 || s->prefill_ns_token == 0)
+		return rows;
+	uint64_t us_max = UINT64_MAX / 1000;
+	uint64_t budget = (s->limits.step_us < us_max ? s->limits.step_us : us_max) * 1000;
+	uint64_t decode = s->decode_ns_row < UINT64_MAX / (decode_rows + 1)
+		? s->decode_ns_row * decode_rows : UINT64_MAX;
+	uint64_t fit = budget > decode ? (budget - decode) / s->prefill_ns_token : 0;
+	if (fit < s->limits.page_tokens)
+		fit = s->limits.page_tokens;
+	return fit < rows ? (uint32_t)fit : rows;
+}
+
+static void plan_add(struct sched *s, uint32_t turn, uint32_t rows, enum phase phase)
+{
+	const struct session *x = session_at(s, turn_at(s, turn)->session);
+	struct flight *f = flight_at(s, s->flight_count++);
+	f->turn = turn;
+	f->position = x->resident;
+	f->rows = rows;
+	f->sample = 0;
+	f->phase = phase;
+	uint32_t units = units_of(s, (uint64_t)x->resident + rows);
+	f->wanted = units > x->units ? units - x->units : 0;
+	CHECK(f->wanted <= turn_at(s, turn)->promised); /* what is promised is enough, again */
+}
+
+static int turn_decodes(const struct sched *s, const struct turn *t)
+{
+	const struct session *x = session_at(s, t->session);
+	return t->sampled > 0 && x->resident + 1 == x->history;
+}
+
+static void plan(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t left = s->limits.batch_rows, turn;
+	s->flight_count = 0;
+	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct turn *t = turn_at(s, turn);
+		if (!turn_decodes(s, t))
+			continue;
+		if (rows_wanted(s, t) == 0) {
+			pause_tell(p, turn);
+			continue;
+		}
+		CHECK(left > 0); /* batch_rows is at least batch_turns */
+		plan_add(s, turn, 1, PHASE_DECODE);
+		left--;
+	}
+	left = prefill_rows_max(s, s->limits.batch_rows - left);
+	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct turn *t = turn_at(s, turn);
+		if (turn_decodes(s, t))
+			continue;
+		uint32_t rows = rows_wanted(s, t);
+		if (rows == 0) {
+			pause_tell(p, turn);
+			continue;
+		}
+		if (rows > s->limits.chunk_tokens)
+			rows = s->limits.chunk_tokens;
+		if (rows > left)
+			rows = left;
+		if (rows == 0)
+			continue;
+		plan_add(s, turn, rows, PHASE_PREFILL);
+		left -= rows;
+	}
+}
+
+/* Units to be made free now. Where pages are held until they are durable, the next batch's pages
+   are given up one batch ahead, so that a turn rarely stands still for a record. */
+static uint32_t units_to_reclaim(const struct sched *s)
+{
+	uint64_t wanted = 0;
+	for (uint32_t i = 0; i < s->flight_count; i++) {
+		const struct flight *f = flight_at(s, i);
+		uint32_t ahead = turn_at(s, f->turn)->promised - f->wanted;
+		uint32_t ahead_max = units_of(s, f->rows);
+		wanted += f->wanted;
+		if (s->limits.hold_until_durable)
+			wanted += ahead < ahead_max ? ahead : ahead_max;
+	}
+	uint32_t coming = pages_coming_units(s);
+	CHECK(wanted <= s->promised_units);
+	return wanted > coming ? (uint32_t)(wanted - coming) : 0;
+}
+
+/* Assigns the entry's pages, as far as there are any; returns the rows that have pages. */
+static uint32_t flight_assign(struct step *p, const struct flight *f)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, f->turn);
+	const struct session *x = session_at(s, t->session);
+	uint32_t units = pages_free_units(s), rows = f->rows;
+	if (units > f->wanted)
+		units = f->wanted;
+	uint64_t reach = ((uint64_t)x->units + units) * s->limits.page_tokens - x->resident;
+	if (rows > reach)
+		rows = (uint32_t)reach;
+	if (units) {
+		pages_assign(p, t->session, units);
+		t->promised -= units;
+		s->promised_units -= units;
+	}
+	return rows;
+}
+
+void batch_issue(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t kept = 0, row_count = 0, planned;
+	if (s->batch || s->running.count == 0)
+		return;
+	plan(p);
+	uint32_t units = units_to_reclaim(s);
+	if (units)
+		retain_reclaim(p, units);
+	planned = s->flight_count;
+	for (uint32_t i = 0; i < planned; i++) {
+		struct flight f = *flight_at(s, i);
+		struct turn *t = turn_at(s, f.turn);
+		f.rows = flight_assign(p, &f);
+		if (f.rows == 0)
+			continue;
+		f.sample = f.position + f.rows == session_at(s, t->session)->history;
+		if (f.sample)
+			CHECK(t->sampled < t->credit);
+		t->in_flight = 1;
+		*flight_at(s, kept) = f;
+		CHECK(kept < p->out->entry_capacity);
+		struct batch_entry *entry = &p->out->entries[kept++];
+		entry->turn = f.turn;
+		entry->session = t->session;
+		entry->position_first = f.position;
+		entry->row_count = f.rows;
+		entry->sample = f.sample;
+		entry->phase = f.phase;
+		row_count += f.rows;
+	}
+	s->flight_count = kept;
+	p->out->entry_count = kept;
+	if (kept == 0)
+		return;
+	CHECK(row_count <= s->limits.batch_rows);
+	s->batch = s->batch_next++;
+	struct effect *told = effect_add(p->out, EFFECT_BATCH);
+	told->as.batch.batch = s->batch;
+	told->as.batch.entry_count = kept;
+	told->as.batch.row_count = row_count;
+}
+
+/* What came of it. */
+
+/* Where a page did not match: everyone who owns it loses it and all that was built on it. */
+static void integrity_cut(struct step *p, uint32_t session, uint32_t group, uint32_t page)
+{
+	struct sched *s = p->s;
+	uint32_t unit = page_at(s, group, page)->unit, member = session;
+	do {
+		struct session *x = session_at(s, member);
+		if (session_owns(s, member, group, page)) {
+			uint32_t before = x->resident, tokens = unit * s->limits.page_tokens;
+			pages_drop(p, member, unit, LOST_QUARANTINE);
+			if (x->resident > tokens)
+				x->resident = tokens;
+			if (x->state == SESSION_RUNNING) {
+				turn_at(s, x->turn)->end = END_INTEGRITY;
+				turn_at(s, x->turn)->err = ERR_INTEGRITY;
+			} else {
+				effect_lost(p, member, before, LOST_QUARANTINE, PLACE_TOKENS);
+				retain_settle(s, member, 0);
+			}
+		}
+		member = x->family.next;
+	} while (member != session);
+}
+
+static void result_take(struct step *p, const struct flight *f, const struct batch_result *r)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, f->turn);
+	struct session *x = session_at(s, t->session);
+	CHECK(x->resident == f->position);
+	x->resident += r->computed;
+	if (x->known < x->resident)
+		x->known = x->resident;
+	if (r->sampled) {
+		CHECK(f->sample);
+		CHECK(r->computed == f->rows);
+		CHECK(x->history < s->limits.context_tokens);
+		if (t->sampled == 0)
+			t->first_us = s->now_us;
+		x->history++;
+		t->sampled++;
+	}
+	enum end end = (enum end)r->end;
+	if (end == END_NONE && t->sampled == t->output_max)
+		end = END_LIMIT;
+	else if (end == END_NONE && x->history == s->limits.context_tokens)
+		end = END_CONTEXT;
+	/* All computed, nothing sampled, and it is to go on: there would be no next row. */
+	if (end == END_NONE)
+		CHECK(x->resident < x->history);
+	if (end == END_INTEGRITY || end == END_FAULT || t->end == END_NONE) {
+		t->end = end;
+		t->err = (uint32_t)end_err(end);
+	}
+}
+
+static void results_check(const struct step *p)
+{
+	const struct sched *s = p->s;
+	CHECK(s->batch != 0);
+	CHECK(p->event->as.batch.batch == s->batch);
+	CHECK(p->event->as.batch.result_count == s->flight_count);
+	for (uint32_t i = 0; i < s->flight_count; i++) {
+		const struct batch_result *r = &p->results[i];
+		CHECK(r->turn == flight_at(s, i)->turn);
+		CHECK(r->computed <= flight_at(s, i)->rows);
+		CHECK(r->sampled <= 1);
+		CHECK(r->end <= END_FAULT);
+		CHECK(r->end != END_REFUSED);
+		if (r->end == END_INTEGRITY)
+			CHECK(session_owns(s, turn_at(s, r->turn)->session, r->group, r->page));
+	}
+}
+
+void on_batch_done(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t count = s->flight_count, next;
+	results_check(p);
+	/* In this order: all rows are taken while every table still is as the batch saw it; then bad
+	   pages are marked, all of them before the first is cut, since one cut may free another. */
+	for (uint32_t i = 0; i < count; i++) {
+		turn_at(s, flight_at(s, i)->turn)->in_flight = 0;
+		result_take(p, flight_at(s, i), &p->results[i]);
+	}
+	s->batch = 0;
+	s->flight_count = 0;
+	for (uint32_t i = 0; i < count; i++)
+		if (p->results[i].end == END_INTEGRITY)
+			page_at(s, p->results[i].group, p->results[i].page)->bad = 1;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct batch_result *r = &p->results[i];
+		if (r->end == END_INTEGRITY && page_at(s, r->group, r->page)->bad)
+			integrity_cut(p, turn_at(s, r->turn)->session, r->group, r->page);
+	}
+	for (uint32_t turn = s->running.first; turn != SCHED_NONE; turn = next) {
+		const struct turn *t = turn_at(s, turn);
+		next = t->link.next;
+		if (t->end != END_NONE)
+			turn_end(p, turn, (enum end)t->end, (int)t->err);
+	}
+}

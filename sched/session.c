@@ -1,0 +1,183 @@
+/*
+ * Sessions: their life, their history, and what of it is resident. Cuts never leave a page that is
+ * both shared and partly filled (I5): such a page is given up, and its tokens computed again.
+ */
+#include "sched/state.h"
+
+#include <string.h>
+
+/* Cuts what is resident to at most `tokens`. The page at the cut stays if nobody else owns it: its
+   only owner may write on in it. */
+void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens)
+{
+	struct sched *s = p->s;
+	struct session *x = session_at(s, session);
+	uint32_t part = tokens % s->limits.page_tokens;
+	if (tokens >= x->resident)
+		return;
+	if (part && page_at(s, 0, table_page(s, session, 0, tokens / s->limits.page_tokens))->owners > 1)
+		tokens -= part;
+	pages_drop(p, session, units_of(s, tokens), 0);
+	x->resident = tokens;
+}
+
+void session_history_cut(struct step *p, uint32_t session, uint32_t tokens)
+{
+	struct session *x = session_at(p->s, session);
+	CHECK(tokens <= x->history);
+	x->history = tokens;
+	if (x->known > tokens)
+		x->known = tokens;
+	session_resident_cut(p, session, tokens);
+}
+
+int session_owns(const struct sched *s, uint32_t session, uint32_t group, uint32_t page)
+{
+	const struct page *wanted = page_at(s, group, page);
+	return wanted->owners > 0 && wanted->unit < session_at(s, session)->units &&
+	       table_page(s, session, group, wanted->unit) == page;
+}
+
+static void session_refuse(struct step *p, int err, const struct session *near, uint32_t session)
+{
+	struct effect *effect = effect_add(p->out, EFFECT_REFUSED);
+	effect->session = session;
+	effect->session_key = near ? near->key : p->event->session_key;
+	effect->principal = near ? near->principal : p->event->principal;
+	effect->as.residency.kind = p->event->kind == EVENT_PARK || p->event->kind == EVENT_ROLLBACK
+		? RESIDENCY_BEST_EFFORT : p->event->as.residency.kind;
+	effect->as.residency.blocker = SCHED_NONE;
+	effect->as.residency.err = (uint32_t)err;
+	if (p->event->kind == EVENT_OPEN || p->event->kind == EVENT_FORK || p->event->kind == EVENT_RESIDENCY)
+		effect->as.residency.asked_bytes = p->event->as.residency.bytes;
+}
+
+/* FORK, ROLLBACK and PARK ask for a session at rest. */
+void on_busy(struct step *p)
+{
+	const struct session *x = session_at(p->s, p->event->session);
+	/* A refused fork has no session of its own: the key is the one it asked for. */
+	int fork = p->event->kind == EVENT_FORK;
+	session_refuse(p, ERR_SESSION_BUSY, fork ? NULL : x, fork ? SCHED_NONE : p->event->session);
+}
+
+static int open_refusal(const struct sched *s)
+{
+	if (s->draining)
+		return ERR_DRAINING;
+	return s->session_free.count == 0 ? ERR_LIMIT : ERR_NONE;
+}
+
+static uint32_t session_take(struct step *p, uint32_t principal)
+{
+	struct sched *s = p->s;
+	uint32_t session = s->session_free.first;
+	list_remove(s, LIST_SESSION_FREE, session);
+	struct session *x = session_at(s, session);
+	memset(x, 0, sizeof *x);
+	x->key = p->event->session_key;
+	x->principal = principal;
+	x->state = SESSION_IDLE;
+	x->turn = x->next_turn = SCHED_NONE;
+	x->chunk_first = x->chunk_last = SCHED_NONE;
+	x->family.prev = x->family.next = session;
+	x->idle_since_us = s->now_us;
+	principal_at(s, principal)->session_count++;
+	return session;
+}
+
+void on_open(struct step *p)
+{
+	CHECK(p->event->principal < p->s->limits.principal_count);
+	int err = open_refusal(p->s);
+	if (err) {
+		session_refuse(p, err, NULL, SCHED_NONE);
+		return;
+	}
+	uint32_t session = session_take(p, p->event->principal);
+	retain_open(p, session, effect_of_session(p, EFFECT_OPENED, session));
+}
+
+void on_fork(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t from = p->event->session;
+	struct session *parent = session_at(s, from);
+	int err = open_refusal(s);
+	if (err) {
+		session_refuse(p, err, NULL, SCHED_NONE);
+		return;
+	}
+	uint32_t session = session_take(p, parent->principal);
+	struct session *x = session_at(s, session);
+	x->history = parent->history;
+	x->known = parent->known;
+	x->family.next = parent->family.next;
+	x->family.prev = from;
+	session_at(s, parent->family.next)->family.prev = session;
+	parent->family.next = session;
+	/* Full pages only. Where the entries for sharing give out, the child computes the rest. */
+	uint32_t units = parent->resident / s->limits.page_tokens;
+	if (units > s->share_max - s->share_extra)
+		units = s->share_max - s->share_extra;
+	struct effect *opened = effect_of_session(p, EFFECT_OPENED, session);
+	pages_share(p, from, session, units);
+	x->resident = units * s->limits.page_tokens;
+	retain_open(p, session, opened);
+}
+
+void on_rollback(struct step *p)
+{
+	struct session *x = session_at(p->s, p->event->session);
+	uint32_t tokens = p->event->as.rollback.tokens;
+	if (tokens > x->history) {
+		session_refuse(p, ERR_OUT_OF_RANGE, x, p->event->session);
+		return;
+	}
+	session_history_cut(p, p->event->session, tokens);
+	retain_settle(p->s, p->event->session, 0);
+}
+
+void on_hint(struct step *p)
+{
+	struct session *x = session_at(p->s, p->event->session);
+	CHECK(p->event->as.hint.pause <= PAUSE_TOOL);
+	x->pause = p->event->as.hint.pause;
+	x->tool_key = p->event->as.hint.tool_key;
+	x->returns_us = p->event->as.hint.returns_in_us;
+}
+
+void session_close(struct step *p, uint32_t session)
+{
+	struct sched *s = p->s;
+	struct session *x = session_at(s, session);
+	CHECK(x->turn == SCHED_NONE);
+	CHECK(x->next_turn == SCHED_NONE);
+	CHECK(x->state == SESSION_IDLE);
+	pages_drop(p, session, 0, 0);
+	x->resident = 0;
+	retain_release(s, session);
+	retain_settle(s, session, 0);
+	session_at(s, x->family.prev)->family.next = x->family.next;
+	session_at(s, x->family.next)->family.prev = x->family.prev;
+	CHECK(principal_at(s, x->principal)->session_count > 0);
+	principal_at(s, x->principal)->session_count--;
+	(void)effect_of_session(p, EFFECT_CLOSED, session);
+	memset(x, 0, sizeof *x);
+	list_push_last(s, LIST_SESSION_FREE, session);
+}
+
+void on_close(struct step *p)
+{
+	struct session *x = session_at(p->s, p->event->session);
+	uint32_t turn = x->turn, next = x->next_turn;
+	if (x->closing)
+		return; /* It ends with the batch in flight. */
+	x->closing = 1;
+	if (next != SCHED_NONE)
+		turn_end(p, next, END_CLOSED, end_err(END_CLOSED));
+	if (turn != SCHED_NONE)
+		turn_end_soon(p, turn, END_CLOSED, end_err(END_CLOSED)); /* closes, now or later */
+	else
+		session_close(p, p->event->session);
+}

@@ -1,0 +1,219 @@
+/*
+ * The state of the scheduler, private to sched/. One block: struct sched, then its tables, each
+ * found by an offset. There is no pointer in it, so the block can be copied, hashed and compared.
+ *
+ * A *unit* is one page position of a session: page_tokens tokens, one page in each group. The
+ * groups always move in step, so most counts are in units.
+ *
+ * The invariants, asserted in audit.c and argued in README.md:
+ *  I1  each page is in exactly one place: free, doomed, quarantined, or in 1..n page tables;
+ *  I2  a page's owners are sessions of one principal, of one fork family, at the same unit;
+ *  I3  tags are unique, never 0, and below tag_next;
+ *  I4  an idle or waiting session has exactly the units that its resident tokens fill;
+ *      a running one has at least those;
+ *  I5  a page that is not full has one owner;
+ *  I6  free + doomed + yielding units cover the promised units, in every group;
+ *  I7  the ledger's columns are what a recount gives, and each account's sum never changes;
+ *  I8  resident <= known <= history <= context, and history counts every given and sampled token;
+ *  I9  the queue is in order of arrival; a session is in the retention list if, and only if, it
+ *      is idle and has units to give;
+ *  I10 sessions in the batch in flight lose no page.
+ */
+#ifndef HOLDFAST_SCHED_STATE_H
+#define HOLDFAST_SCHED_STATE_H
+
+#include "sched/sched.h"
+
+enum {
+	CHUNK_UNITS = 32, /* units of one chunk of a page table */
+	SHARE_FACTOR = 8, /* page table entries kept for shared pages, for each page of the slab */
+	FLOOR_ALL = 0xffffffffu - 1 /* a session that yields nothing */
+};
+
+struct link {
+	uint32_t prev, next;
+};
+
+/* A list through the `link` of table entries. */
+struct chain {
+	uint32_t first, last, count;
+};
+
+struct page {
+	uint64_t tag, doom_step;
+	uint32_t next;      /* in the free or the doomed list */
+	uint32_t unit;      /* position in the owners' tables */
+	uint32_t owners;    /* tables that it is in */
+	uint32_t yielding;  /* of those, the ones that would give it up */
+	uint32_t owner_xor; /* of the owners' indices: with one owner left, its index */
+	uint32_t principal;
+	uint32_t state;     /* FREE, OWNED, DOOMED or QUARANTINED; SHARED is OWNED with more owners */
+	uint32_t bad;       /* 1: to be quarantined when the last owner is gone */
+};
+_Static_assert(sizeof(struct page) <= 64, "a page's entry is small");
+
+struct session {
+	uint64_t key, lease_until_us, idle_since_us;
+	uint64_t returns_us, tool_key; /* the last hint */
+	uint32_t state, principal, pause;
+	uint32_t turn, next_turn; /* the active one, and one that waits for it to leave the batch */
+	uint32_t history, resident, known; /* known: leading tokens that were computed once */
+	uint32_t units, sole;     /* units in the table; those with no other owner: the last ones */
+	uint32_t floor;           /* units from here on are yielded to those who need pages */
+	uint32_t granted;         /* units that stay while the session waits */
+	uint32_t residency, expired, closing;
+	uint32_t chunk_first, chunk_last;
+	struct link lru, grant, family;
+	uint32_t in_lru, heap_at; /* heap_at: place in the timers, from 1; 0: none */
+};
+_Static_assert(sizeof(struct session) <= 512, "a session's entry is small");
+
+enum turn_state { TURN_FREE, TURN_WAITING, TURN_RUNNING };
+
+struct turn {
+	uint64_t key, arrival, deadline_us, arrived_us, admitted_us, first_us, short_bytes;
+	uint32_t state, session;
+	uint32_t keep, prompt, output_max, credit, sampled;
+	uint32_t promised; /* units still to be assigned to it at most */
+	uint32_t in_flight, paused;
+	uint32_t end, err; /* what it shall end as when the batch is done */
+	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
+	uint32_t origin_resident, origin_recomputed, origin_fresh;
+	struct link link; /* queue, running or free */
+	uint32_t heap_at;
+};
+
+struct principal {
+	uint64_t bytes;
+	uint32_t granted, session_count; /* granted: units */
+};
+
+struct flight {
+	uint32_t turn, position, rows, sample, phase, wanted;
+};
+
+struct sched {
+	struct sched_limits limits;
+	uint64_t bytes, now_us, step, tag_next, arrival_next;
+	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
+	uint64_t unit_bytes;
+	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t at_page[SCHED_GROUP_MAX], at_session, at_turn, at_principal, at_chunk, at_heap, at_flight;
+	uint64_t ledger[ACCOUNT_COUNT][COLUMN_COUNT];
+	struct chain page_free[SCHED_GROUP_MAX], page_doomed[SCHED_GROUP_MAX];
+	uint32_t page_quarantined[SCHED_GROUP_MAX];
+	uint32_t context_units;
+	uint32_t share_extra, share_max; /* table entries beyond the first of each page */
+	uint32_t chunk_count, chunk_used, chunk_free;
+	uint32_t yielding_units; /* units whose owners would all give them up */
+	uint32_t promised_units, granted_units, grant_max;
+	struct chain session_free, lru, grants, turn_free, queue, running;
+	uint32_t heap_count, flight_count, draining;
+};
+
+/* One step: what came in, and where what follows goes. */
+struct step {
+	struct sched *s;
+	struct effects *out;
+	const struct event *event;
+	const struct batch_result *results;
+};
+
+/* state.c: tables, lists, effects. */
+struct page *page_at(const struct sched *s, uint32_t group, uint32_t page);
+struct session *session_at(const struct sched *s, uint32_t session);
+struct turn *turn_at(const struct sched *s, uint32_t turn);
+struct principal *principal_at(const struct sched *s, uint32_t principal);
+uint32_t *chunk_at(const struct sched *s, uint32_t chunk);
+uint32_t *heap_of(const struct sched *s);
+struct flight *flight_at(const struct sched *s, uint32_t entry);
+size_t state_layout(struct sched *s); /* sets the offsets from s->limits; the block's size */
+uint32_t units_of(const struct sched *s, uint64_t tokens); /* that tokens fill, rounded up */
+
+enum list { LIST_LRU, LIST_GRANTS, LIST_SESSION_FREE, LIST_QUEUE, LIST_RUNNING, LIST_TURN_FREE };
+void list_push_last(struct sched *s, enum list list, uint32_t item);
+void list_push_first(struct sched *s, enum list list, uint32_t item);
+void list_remove(struct sched *s, enum list list, uint32_t item);
+
+struct effect *effect_add(struct effects *out, enum effect_kind kind);
+struct effect *effect_of_session(struct step *p, enum effect_kind kind, uint32_t session);
+struct effect *effect_of_turn(struct step *p, enum effect_kind kind, uint32_t turn);
+void effect_lost(struct step *p, uint32_t session, uint32_t before, enum lost_why why, enum place place);
+
+/* ledger.c */
+void ledger_open(struct sched *s);
+void ledger_move(struct sched *s, enum account account, enum column from, enum column to, uint64_t bytes);
+void ledger_settle(struct sched *s);
+void ledger_unsettle(struct sched *s);
+uint64_t ledger_promised(const struct sched *s); /* what PROMISED must be when settled */
+
+/* timer.c: leases and deadlines, soonest first. */
+void timer_set_lease(struct sched *s, uint32_t session);
+void timer_set_deadline(struct sched *s, uint32_t turn);
+void timer_clear_lease(struct sched *s, uint32_t session);
+void timer_clear_deadline(struct sched *s, uint32_t turn);
+uint64_t timer_soonest_us(const struct sched *s);
+int timer_due(const struct sched *s, uint32_t *session, uint32_t *turn); /* 1: one of them is due */
+int timer_ordered(const struct sched *s);
+
+/* pages.c: tables of units, and who owns which page. */
+struct cursor {
+	uint32_t chunk, unit;
+};
+struct cursor cursor_at(const struct sched *s, uint32_t session, uint32_t unit);
+void cursor_next(const struct sched *s, struct cursor *at);
+uint32_t cursor_page(const struct sched *s, const struct cursor *at, uint32_t group);
+uint32_t table_page(const struct sched *s, uint32_t session, uint32_t group, uint32_t unit);
+int page_yields(const struct page *page); /* all its owners would give it up */
+void pages_init(struct sched *s);
+void pages_assign(struct step *p, uint32_t session, uint32_t units);
+void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units);
+void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost_why reason);
+void pages_floor_set(struct sched *s, uint32_t session, uint32_t floor);
+void pages_durable(struct sched *s, uint64_t step);
+uint32_t pages_free_units(const struct sched *s);    /* assignable now, in every group */
+uint32_t pages_coming_units(const struct sched *s);  /* free or doomed */
+uint32_t pages_total_units(const struct sched *s);   /* not quarantined */
+uint64_t pages_slack_units(const struct sched *s);   /* coming and yielding, beyond the promises */
+
+/* retain.c: what stays between turns, and who gives way. */
+void retain_settle(struct sched *s, uint32_t session, int oldest);
+void retain_reclaim(struct step *p, uint32_t units);
+void retain_open(struct step *p, uint32_t session, struct effect *told);
+void retain_release(struct sched *s, uint32_t session);
+void retain_expire(struct step *p, uint32_t session);
+uint32_t retain_floor(const struct session *x);
+uint32_t retain_blocker(const struct sched *s, uint32_t session);
+void on_residency(struct step *p);
+void on_park(struct step *p);
+
+/* session.c */
+void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens);
+void session_history_cut(struct step *p, uint32_t session, uint32_t tokens);
+void session_close(struct step *p, uint32_t session);
+int session_owns(const struct sched *s, uint32_t session, uint32_t group, uint32_t page);
+void on_open(struct step *p);
+void on_fork(struct step *p);
+void on_rollback(struct step *p);
+void on_close(struct step *p);
+void on_hint(struct step *p);
+void on_busy(struct step *p);
+
+/* turn.c */
+void turn_end(struct step *p, uint32_t turn, enum end end, int err);
+void turn_refuse_pages(struct step *p, uint32_t turn, uint64_t needed, uint64_t limit);
+void turn_end_soon(struct step *p, uint32_t turn, enum end end, int err);
+void turn_run(struct step *p, uint32_t turn, uint32_t units); /* waiting to running */
+uint32_t turn_units(const struct sched *s, uint64_t prompt, uint32_t output_max);
+int end_err(enum end end);
+void on_turn(struct step *p);
+void on_cancel(struct step *p);
+void on_credit(struct step *p);
+void on_drain(struct step *p);
+
+/* admit.c, batch.c */
+void admit_waiting(struct step *p);
+void batch_issue(struct step *p);
+void on_batch_done(struct step *p);
+
+#endif

@@ -1,0 +1,101 @@
+/*
+ * Views of the state, for those who must show it or carry it out. They change nothing.
+ */
+#include "sched/state.h"
+
+#include <string.h>
+
+const struct sched_limits *sched_limits_of(const struct sched *s)
+{
+	return &s->limits;
+}
+
+uint64_t sched_ledger(const struct sched *s, enum account account, enum column column)
+{
+	CHECK(account < ACCOUNT_COUNT);
+	CHECK(column < COLUMN_COUNT);
+	return s->ledger[account][column];
+}
+
+int sched_session(const struct sched *s, uint32_t session, struct session_view *out)
+{
+	if (session >= s->limits.session_count || session_at(s, session)->state == SESSION_FREE)
+		return -ERR_NOT_FOUND;
+	const struct session *x = session_at(s, session);
+	memset(out, 0, sizeof *out);
+	out->key = x->key;
+	out->principal = x->principal;
+	out->state = x->state;
+	out->turn = x->turn;
+	out->pause = x->pause;
+	out->history = x->history;
+	out->resident = x->resident;
+	out->residency = x->residency;
+	out->granted_bytes = x->granted * s->unit_bytes;
+	out->lease_until_us = x->lease_until_us;
+	out->device_bytes = x->units * s->unit_bytes;
+	out->idle_since_us = x->idle_since_us;
+	return 0;
+}
+
+int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out)
+{
+	if (turn >= s->limits.turn_count || turn_at(s, turn)->state == TURN_FREE)
+		return -ERR_NOT_FOUND;
+	const struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	memset(out, 0, sizeof *out);
+	out->key = t->key;
+	out->session = t->session;
+	out->running = t->state == TURN_RUNNING;
+	for (uint32_t at = turn; !out->running && at != SCHED_NONE; at = turn_at(s, at)->link.prev)
+		out->place++;
+	out->wait_why = t->wait_why;
+	out->blocker = t->blocker;
+	out->short_bytes = t->short_bytes;
+	out->prompt = t->prompt;
+	/* Of the prompt and of what was sampled; a turn that is not its session's yet has none. */
+	out->computed = x->turn == turn ? x->resident : 0;
+	out->sampled = t->sampled;
+	out->output_max = t->output_max;
+	out->credit = t->credit;
+	return 0;
+}
+
+uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t group,
+			  uint32_t first_page, uint32_t count, struct page_ref *out)
+{
+	CHECK(group < s->limits.group_count);
+	uint32_t units = session_at(s, session)->units;
+	if (first_page >= units)
+		return 0;
+	if (count > units - first_page)
+		count = units - first_page;
+	struct cursor at = cursor_at(s, session, first_page);
+	for (uint32_t i = 0; i < count; i++, cursor_next(s, &at)) {
+		out[i].page = cursor_page(s, &at, group);
+		out[i].reserved = 0;
+		out[i].tag = page_at(s, group, out[i].page)->tag;
+	}
+	return count;
+}
+
+int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page_view *out)
+{
+	if (group >= s->limits.group_count || page >= s->limits.group[group].page_count[PLACE_DEVICE])
+		return -ERR_NOT_FOUND;
+	const struct page *seen = page_at(s, group, page);
+	memset(out, 0, sizeof *out);
+	out->tag = seen->tag;
+	out->state = seen->owners > 1 ? PAGE_SHARED : seen->state;
+	out->principal = seen->principal;
+	out->owners = seen->owners;
+	out->position = seen->unit * s->limits.page_tokens;
+	out->session = seen->owners == 1 ? seen->owner_xor : SCHED_NONE;
+	return 0;
+}
+
+uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal)
+{
+	return principal_at(s, principal)->bytes;
+}
