@@ -39,8 +39,9 @@ struct store_options {
 	const char *dir;        /* made with mode 0700 if absent */
 	uint64_t map_bytes;     /* address space of the LMDB map */
 	uint32_t ring_records;  /* power of two */
-	uint32_t commit_ms;     /* commit at the latest after so long */
-	uint32_t commit_records;
+	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
+	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
+	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
 };
 void store_options_default(struct store_options *options);
 
@@ -48,8 +49,10 @@ struct store;
 
 /* Locks the directory (-ERR_IN_USE if another daemon has it), opens or makes the environment,
    verifies the chain's head, records the boot, starts the writer. Refuses network file systems;
-   warns on overlay and tmpfs through *warning (static text or NULL). reason: one line, the number,
-   what to do. */
+   warns on overlay and tmpfs through *warning (static text or NULL). An environment that exists is
+   first walked by a child process, so call this before other threads run. reason (of
+   STORE_REASON_MAX bytes): one line, the number, what to do. Nothing that is found is ever deleted
+   or made anew. */
 int store_open(const struct store_options *options, struct store **out, char *reason,
 	       const char **warning);
 /* Writes what is in the ring and a shutdown record, then closes. 0, or the error that the writer
@@ -57,13 +60,16 @@ int store_open(const struct store_options *options, struct store **out, char *re
 int store_close(struct store **store);
 
 /* From one thread, the loop. -ERR_AUDIT_STALLED: the ring is full, nothing was taken: stop admitting
-   and try again. -ERR_IO, -ERR_DISK_FULL: the writer has failed for good. */
+   and try again. -ERR_IO, -ERR_DISK_FULL: the writer has failed for good. Kinds from STORE_ASSIGN
+   on; boot and shutdown are the store's own. A step without records costs no commit. */
 int store_push(struct store *store, const struct store_record *record);
 uint32_t store_room(const struct store *store); /* records that can be pushed now */
 /* The last step whose records are on disk; readable on store_fd when it has grown. */
 uint64_t store_durable(const struct store *store);
 int store_fd(const struct store *store);
-int store_failed(const struct store *store); /* 0, or the writer's error */
-uint64_t store_boot(const struct store *store);
+int store_failed(const struct store *store); /* 0, or the writer's error; store_fd tells of it */
+/* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %: open no session. */
+int store_space(const struct store *store);
+uint64_t store_boot(const struct store *store); /* counts up by one with each open, from 1 */
 
 #endif

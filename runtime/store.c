@@ -1,0 +1,453 @@
+/*
+ * The writer: a ring that the loop fills, and the one thread that empties it into LMDB, a
+ * transaction at a time. A slot of the ring is free again when its record is on disk, so the ring
+ * is also the bound of what a crash can lose.
+ */
+#include "config.h"
+
+#include "runtime/store.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/eventfd.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/store_disk.h"
+#include "sched/check.h"
+
+enum { MAP_BYTES_MIN = 1 << 20, BATCH_BYTES = 256 << 10, RING_MAX = 1 << 24 };
+
+struct store {
+	struct store_disk disk;
+	struct store_options options;
+	struct store_record *ring;
+	uint64_t mask;
+	uint32_t boot;
+	int event_fd;
+	pthread_t thread;
+	pthread_mutex_t mutex; /* for sleeping only; the ring's numbers are atomic */
+	pthread_cond_t wake;
+	bool stop;             /* under mutex */
+	/* Positions count up for ever. head, whole: the loop's; tail: the writer's. whole is the
+	   position after the last STEP_END. */
+	_Atomic uint64_t head, whole, tail;
+	_Atomic uint64_t durable;
+	_Atomic int failed, space;
+	struct store_entry entry;    /* the writer's */
+};
+
+static struct {
+	struct store_fault table[8];
+	unsigned count;
+	_Atomic uint32_t passed[POINT_COUNT];
+} faults;
+
+void store_fault_set(const struct store_fault *table, unsigned count)
+{
+	CHECK(count <= sizeof faults.table / sizeof faults.table[0]);
+	if (count > 0)
+		memcpy(faults.table, table, count * sizeof *table);
+	faults.count = count;
+	for (unsigned i = 0; i < POINT_COUNT; i++)
+		atomic_store(&faults.passed[i], 0);
+}
+
+long store_fault(enum store_point point)
+{
+	if (faults.count == 0)
+		return 0;
+	uint32_t at = atomic_fetch_add(&faults.passed[point], 1) + 1;
+	for (unsigned i = 0; i < faults.count; i++) {
+		const struct store_fault *f = &faults.table[i];
+		if (f->point != point || f->at != at)
+			continue;
+		struct timespec t = {f->wait_ms / 1000, (long)(f->wait_ms % 1000) * 1000000};
+		nanosleep(&t, NULL);
+		return f->code;
+	}
+	return 0;
+}
+
+void store_options_default(struct store_options *options)
+{
+	*options = (struct store_options){
+		.map_bytes = 64ull << 30, .ring_records = 1 << 16, .commit_records = 4096,
+		.page_tokens = 16,
+	};
+}
+
+/* Up to where the writer may take: whole steps, or all when a step is larger than the ring. */
+static uint64_t pending(const struct store *s, uint64_t tail)
+{
+	uint64_t whole = atomic_load_explicit(&s->whole, memory_order_acquire);
+	if (whole > tail)
+		return whole;
+	uint64_t head = atomic_load_explicit(&s->head, memory_order_acquire);
+	return head - tail == s->mask + 1 ? head : tail;
+}
+
+static void deadline_after(struct timespec *t, uint32_t ms)
+{
+	uint64_t ns = store_clock_ns(CLOCK_MONOTONIC) + (uint64_t)ms * 1000000;
+	t->tv_sec = (time_t)(ns / 1000000000);
+	t->tv_nsec = (long)(ns % 1000000000);
+}
+
+/* Sleeps until there is something to write; returns up to where. tail itself: the end. */
+static uint64_t writer_wait(struct store *s, uint64_t tail)
+{
+	struct timespec deadline;
+	bool gathering = false;
+	uint64_t to;
+	pthread_mutex_lock(&s->mutex);
+	for (;;) {
+		to = pending(s, tail);
+		if (s->stop) {
+			to = atomic_load(&s->head);
+			break;
+		}
+		if (to == tail) {
+			pthread_cond_wait(&s->wake, &s->mutex);
+			continue;
+		}
+		if (s->options.commit_ms == 0 || to - tail >= s->options.commit_records ||
+		    to - tail == s->mask + 1)
+			break;
+		if (!gathering)
+			deadline_after(&deadline, s->options.commit_ms);
+		gathering = true;
+		if (pthread_cond_timedwait(&s->wake, &s->mutex, &deadline) == ETIMEDOUT)
+			break;
+	}
+	pthread_mutex_unlock(&s->mutex);
+	return to;
+}
+
+struct batch {
+	MDB_txn *txn;
+	MDB_cursor *own;
+	struct store_head head;
+	uint64_t at, step; /* step: the last one closed */
+	size_t bytes;
+	bool open;         /* a part of the step in hand was put already */
+	bool changed;
+};
+
+static int entry_end(struct store *s, struct batch *b, uint64_t step, unsigned flags)
+{
+	b->bytes += s->entry.bytes;
+	b->changed = true;
+	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, step, flags);
+	store_entry_begin(&s->entry);
+	return err;
+}
+
+/* Steps from b->at on, until `to` or the batch is large enough. */
+static int batch_fill(struct store *s, struct batch *b, uint64_t to)
+{
+	const uint64_t from = b->at;
+	while (b->at != to) {
+		const struct store_record *r = &s->ring[b->at++ & s->mask];
+		if (r->kind == STORE_STEP_END) {
+			if (s->entry.count > 0 || b->open)
+				TRY(entry_end(s, b, r->step, 0));
+			b->open = false;
+			b->step = r->step;
+			if (b->at - from >= s->options.commit_records || b->bytes >= BATCH_BYTES)
+				return 0;
+			continue;
+		}
+		if (!store_entry_room(&s->entry)) {
+			TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+			b->open = true;
+		}
+		store_entry_add(&s->entry, r);
+		TRY(store_put_rows(b->own, r, b->head.boot, b->head.seq + 1, s->options.page_tokens));
+	}
+	if (s->entry.count > 0) {
+		TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+		b->open = true;
+	}
+	return 0;
+}
+
+/* The one way out of a transaction: after a commit, failed or not, its handle is gone. */
+static int batch_commit(const struct store *s, struct batch *b, bool clean)
+{
+	int err = store_put_head(b->txn, &s->disk, &b->head, clean);
+	int rc = err == 0 ? (int)store_fault(POINT_COMMIT) : 0;
+	if (err != 0 || rc != 0)
+		mdb_txn_abort(b->txn);
+	else
+		rc = mdb_txn_commit(b->txn);
+	b->txn = NULL;
+	return err != 0 ? err : rc != 0 ? store_code(rc) : 0;
+}
+
+static int batch_begin(const struct store *s, struct batch *b)
+{
+	int rc = mdb_txn_begin(s->disk.env, NULL, 0, &b->txn);
+	if (rc != 0)
+		return store_code(rc);
+	rc = mdb_cursor_open(b->txn, s->disk.own, &b->own);
+	if (rc == 0)
+		return 0;
+	mdb_txn_abort(b->txn);
+	return store_code(rc);
+}
+
+/* By the file's high-water mark: pages that LMDB has free inside count as used. */
+static int space_code(const struct store *s)
+{
+	MDB_envinfo info;
+	MDB_stat stat;
+	if (mdb_env_info(s->disk.env, &info) != 0 || mdb_env_stat(s->disk.env, &stat) != 0)
+		return -ERR_IO;
+	uint64_t used = (info.me_last_pgno + 1) * (uint64_t)stat.ms_psize;
+	if (used > info.me_mapsize / 100 * 95)
+		return -ERR_DISK_FULL;
+	return used > info.me_mapsize / 100 * 80 ? -ERR_LIMIT : 0;
+}
+
+static void announce(const struct store *s)
+{
+	uint64_t one = 1;
+	/* Fails only when the counter is full, and then the descriptor is readable anyway. */
+	ssize_t ignored = write(s->event_fd, &one, sizeof one);
+	(void)ignored;
+}
+
+static int writer_batch(struct store *s, struct batch *b, uint64_t to)
+{
+	b->bytes = 0;
+	b->changed = false;
+	TRY(batch_begin(s, b));
+	int err = batch_fill(s, b, to);
+	if (err != 0 || !b->changed) {
+		mdb_txn_abort(b->txn);
+		return err;
+	}
+	TRY(batch_commit(s, b, false));
+	s->disk.head = b->head;
+	atomic_store(&s->space, space_code(s));
+	return 0;
+}
+
+static void *writer_run(void *arg)
+{
+	struct store *s = arg;
+	struct batch b = {.head = s->disk.head};
+	uint64_t to;
+	store_entry_begin(&s->entry);
+	while ((to = writer_wait(s, b.at)) != b.at) {
+		uint64_t step = b.step;
+		int err = writer_batch(s, &b, to);
+		if (err != 0) {
+			/* What a failed flush left on the disk is unknown: nothing more is written. */
+			atomic_store(&s->failed, err);
+			announce(s);
+			break;
+		}
+		atomic_store_explicit(&s->tail, b.at, memory_order_release);
+		if (b.step == step)
+			continue;
+		atomic_store_explicit(&s->durable, b.step, memory_order_release);
+		announce(s);
+	}
+	return NULL;
+}
+
+/* The boot's record is durable before anything else is. */
+static int boot_record(struct store *s)
+{
+	struct batch b = {.head = s->disk.head};
+	b.head.boot++;
+	TRY(batch_begin(s, &b));
+	int err = store_put_boot(b.txn, &s->disk, &b.head, s->options.page_tokens);
+	if (err != 0) {
+		mdb_txn_abort(b.txn);
+		return err;
+	}
+	TRY(batch_commit(s, &b, false));
+	s->disk.head = b.head;
+	s->boot = b.head.boot;
+	atomic_store(&s->space, space_code(s));
+	return 0;
+}
+
+/* The writer takes no signals: they are the loop's. */
+static int writer_start(struct store *s)
+{
+	sigset_t all, before;
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_mutex_init(&s->mutex, NULL);
+	pthread_cond_init(&s->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int rc = pthread_create(&s->thread, NULL, writer_run, s);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc == 0)
+		return 0;
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->mutex);
+	return -ERR_MEMORY;
+}
+
+static void store_free(struct store *s)
+{
+	store_disk_close(&s->disk);
+	if (s->event_fd >= 0)
+		close(s->event_fd);
+	free(s->ring);
+	free(s);
+}
+
+static int options_check(const struct store_options *o, char *reason)
+{
+	if (o->ring_records < 2 || o->ring_records > RING_MAX ||
+	    (o->ring_records & (o->ring_records - 1)) != 0)
+		return store_refuse(reason, -ERR_OUT_OF_RANGE,
+			"audit log: a ring of %u records: it must be a power of two, 2 to %d",
+			o->ring_records, RING_MAX);
+	if (o->map_bytes < MAP_BYTES_MIN)
+		return store_refuse(reason, -ERR_OUT_OF_RANGE,
+			"audit log: a map of %llu bytes: it must have %d or more",
+			(unsigned long long)o->map_bytes, MAP_BYTES_MIN);
+	if (o->commit_records == 0 || o->page_tokens == 0)
+		return store_refuse(reason, -ERR_OUT_OF_RANGE, "audit log: %s is 0: 1 is the least",
+				    o->commit_records == 0 ? "commit_records" : "page_tokens");
+	return 0;
+}
+
+int store_open(const struct store_options *options, struct store **out, char *reason,
+	       const char **warning)
+{
+	*out = NULL;
+	*warning = NULL;
+	TRY(options_check(options, reason));
+	struct store *s = calloc(1, sizeof *s);
+	if (s == NULL)
+		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	s->options = *options;
+	s->options.dir = NULL; /* the caller's; disk has a copy */
+	s->mask = options->ring_records - 1;
+	s->disk.lock_fd = -1;
+	s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+	s->ring = calloc(options->ring_records, sizeof *s->ring);
+	int err = s->event_fd < 0 || s->ring == NULL ? -ERR_MEMORY : 0;
+	if (err != 0)
+		store_refuse(reason, err, "audit log: no memory for a ring of %u records",
+			     options->ring_records);
+	if (err == 0)
+		err = store_disk_open(options, &s->disk, reason, warning);
+	if (err == 0) {
+		err = boot_record(s);
+		if (err == 0)
+			err = writer_start(s);
+		if (err != 0)
+			store_refuse(reason, err, "audit log '%s': cannot record the boot: %s",
+				     options->dir, err_text(err));
+	}
+	if (err != 0) {
+		store_free(s);
+		return err;
+	}
+	*out = s;
+	return 0;
+}
+
+static int shutdown_record(struct store *s)
+{
+	struct batch b = {.head = s->disk.head};
+	TRY(batch_begin(s, &b));
+	int err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
+	if (err == 0)
+		return batch_commit(s, &b, true);
+	mdb_txn_abort(b.txn);
+	return err;
+}
+
+int store_close(struct store **store)
+{
+	struct store *s = *store;
+	if (s == NULL)
+		return 0;
+	*store = NULL;
+	pthread_mutex_lock(&s->mutex);
+	s->stop = true;
+	pthread_cond_signal(&s->wake);
+	pthread_mutex_unlock(&s->mutex);
+	pthread_join(s->thread, NULL);
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->mutex);
+	int err = atomic_load(&s->failed);
+	if (err == 0)
+		err = shutdown_record(s);
+	store_free(s);
+	return err;
+}
+
+int store_push(struct store *store, const struct store_record *record)
+{
+	CHECK(record->kind >= STORE_ASSIGN);
+	CHECK(record->kind < STORE_KIND_COUNT);
+	int err = atomic_load_explicit(&store->failed, memory_order_relaxed);
+	if (err != 0)
+		return err;
+	uint64_t head = atomic_load_explicit(&store->head, memory_order_relaxed);
+	uint64_t tail = atomic_load_explicit(&store->tail, memory_order_acquire);
+	if (head - tail > store->mask)
+		return -ERR_AUDIT_STALLED;
+	store->ring[head & store->mask] = *record;
+	bool end = record->kind == STORE_STEP_END;
+	atomic_store_explicit(&store->head, head + 1, memory_order_release);
+	if (end)
+		atomic_store_explicit(&store->whole, head + 1, memory_order_release);
+	/* Not at each record: the writer has nothing to do before a step is whole. */
+	if (end || head + 1 - tail > store->mask) {
+		pthread_mutex_lock(&store->mutex);
+		pthread_cond_signal(&store->wake);
+		pthread_mutex_unlock(&store->mutex);
+	}
+	return 0;
+}
+
+uint32_t store_room(const struct store *store)
+{
+	uint64_t used = atomic_load_explicit(&store->head, memory_order_relaxed) -
+			atomic_load_explicit(&store->tail, memory_order_acquire);
+	return (uint32_t)(store->mask + 1 - used);
+}
+
+uint64_t store_durable(const struct store *store)
+{
+	return atomic_load_explicit(&store->durable, memory_order_acquire);
+}
+
+int store_fd(const struct store *store)
+{
+	return store->event_fd;
+}
+
+int store_failed(const struct store *store)
+{
+	return atomic_load(&store->failed);
+}
+
+int store_space(const struct store *store)
+{
+	return atomic_load(&store->space);
+}
+
+uint64_t store_boot(const struct store *store)
+{
+	return store->boot;
+}

@@ -1,0 +1,426 @@
+/*
+ * The store's directory: whose it is, on what it lies, who holds it, and the opening of the
+ * environment in it. Everything that is refused is refused here, before anything is changed.
+ */
+#include "config.h"
+
+#include "runtime/store_disk.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include "sched/check.h"
+
+enum { UUID_LINE = 64, DIR_MAX = 3000 };
+static const char uuid_word[] = "holdfast-audit";
+
+int store_refuse(char *reason, int code, const char *format, ...)
+{
+	if (reason != NULL) {
+		va_list args;
+		va_start(args, format);
+		vsnprintf(reason, STORE_REASON_MAX, format, args);
+		va_end(args);
+	}
+	return code;
+}
+
+int store_code(int code)
+{
+	switch (code) {
+	case ENOSPC: case EDQUOT: case EFBIG: case MDB_MAP_FULL: return -ERR_DISK_FULL;
+	case EACCES: case EPERM: case EROFS: return -ERR_PERMISSION;
+	case ENOMEM: return -ERR_MEMORY;
+	case ENOENT: return -ERR_NO_FILE;
+	case MDB_KEYEXIST: return -ERR_INTEGRITY;
+	case MDB_INVALID: case MDB_CORRUPTED: case MDB_PAGE_NOTFOUND: case MDB_INCOMPATIBLE:
+	case MDB_BAD_VALSIZE: return -ERR_BAD_FILE;
+	case MDB_VERSION_MISMATCH: return -ERR_UNSUPPORTED;
+	default: return -ERR_IO;
+	}
+}
+
+/* The failing call, its words, and what can be done about it. */
+static int refuse_errno(char *reason, const char *dir, const char *what, int code)
+{
+	const char *cure = "";
+	if (code == ENOSPC || code == EDQUOT || code == EFBIG)
+		cure = "; make room, or choose another state folder";
+	else if (code == EACCES || code == EPERM || code == EROFS)
+		cure = "; choose a state folder that this user may write to";
+	return store_refuse(reason, store_code(code), "audit log '%s': %s: %s (error %d)%s", dir, what,
+			    mdb_strerror(code), code, cure);
+}
+
+/* Magic numbers of statfs(2) and of linux/magic.h. LMDB needs one machine's memory map and locks. */
+static int place_check(const char *dir, char *reason, const char **warning)
+{
+	static const struct { uint32_t magic; const char *name; } network[] = {
+		{0x6969, "NFS"}, {0x517b, "SMB"}, {0xff534d42, "CIFS"}, {0xfe534d42, "SMB2"},
+		{0x5346414f, "AFS"}, {0x6b414653, "AFS"}, {0x73757245, "Coda"}, {0x564c, "NCP"},
+		{0x00c36400, "Ceph"}, {0x01021997, "9P"}, {0x0bd00bd0, "Lustre"},
+		{0x7461636f, "OCFS2"}, {0x01161970, "GFS2"}, {0x47504653, "GPFS"},
+		{0x19830326, "BeeGFS"},
+	};
+	struct statfs fs;
+	if (statfs(dir, &fs) != 0)
+		return refuse_errno(reason, dir, "statfs", errno);
+	uint32_t magic = (uint32_t)fs.f_type;
+	long other = store_fault(POINT_STATFS);
+	if (other != 0)
+		magic = (uint32_t)other;
+	for (unsigned i = 0; i < sizeof network / sizeof network[0]; i++)
+		if (network[i].magic == magic)
+			return store_refuse(reason, -ERR_UNSUPPORTED,
+				"audit log '%s': lies on a network file system (%s, 0x%x); choose a state "
+				"folder on a local disk", dir, network[i].name, magic);
+	*warning = NULL;
+	if (magic == 0x794c7630)
+		*warning = "the audit log lies on an overlay file system: it goes when the container goes";
+	else if (magic == 0x01021994 || magic == 0x858458f6)
+		*warning = "the audit log lies in memory (tmpfs): it does not survive a restart of the machine";
+	else if (magic == 0x65735546)
+		*warning = "the audit log lies on FUSE: it is as durable as what is behind that";
+	return 0;
+}
+
+static int dir_take(const char *dir, char *reason, const char **warning)
+{
+	struct stat st;
+	if (strlen(dir) == 0 || strlen(dir) > DIR_MAX)
+		return store_refuse(reason, -ERR_BAD_ARG, "audit log: the folder's name has %zu bytes, "
+				    "1 to %d are possible", strlen(dir), DIR_MAX);
+	if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+		return refuse_errno(reason, dir, "cannot make the folder", errno);
+	if (stat(dir, &st) != 0)
+		return refuse_errno(reason, dir, "stat", errno);
+	if (!S_ISDIR(st.st_mode))
+		return store_refuse(reason, -ERR_BAD_FILE,
+			"audit log '%s': is not a folder; choose another state folder", dir);
+	if (st.st_uid != geteuid() && st.st_uid != 0)
+		return store_refuse(reason, -ERR_PERMISSION,
+			"audit log '%s': belongs to user %u, this is user %u; who owns the folder can forge "
+			"the log", dir, (unsigned)st.st_uid, (unsigned)geteuid());
+	if (st.st_mode & 077)
+		return store_refuse(reason, -ERR_PERMISSION,
+			"audit log '%s': mode %04o lets others in; run: chmod 0700 '%s'", dir,
+			(unsigned)(st.st_mode & 07777), dir);
+	return place_check(dir, reason, warning);
+}
+
+static int lock_take(struct store_disk *disk, char *reason)
+{
+	char path[DIR_MAX + 16], text[32];
+	snprintf(path, sizeof path, "%s/lock", disk->dir);
+	disk->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (disk->lock_fd < 0)
+		return refuse_errno(reason, disk->dir, "cannot open the file 'lock'", errno);
+	if (flock(disk->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+		if (errno != EWOULDBLOCK)
+			return refuse_errno(reason, disk->dir, "flock", errno);
+		ssize_t n = pread(disk->lock_fd, text, sizeof text - 1, 0);
+		text[n > 0 ? n : 0] = 0;
+		return store_refuse(reason, -ERR_IN_USE, "audit log '%s': in use by process %ld; stop it, "
+				    "or choose another state folder", disk->dir, strtol(text, NULL, 10));
+	}
+	/* For the line above only: on a full disk it stays empty, and the lock holds all the same. */
+	int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+	if (ftruncate(disk->lock_fd, 0) != 0 || pwrite(disk->lock_fd, text, (size_t)n, 0) != n)
+		return 0;
+	return 0;
+}
+
+/* 1 if the folder holds anything but our own lock file. */
+static int dir_used(const char *dir)
+{
+	DIR *d = opendir(dir);
+	if (d == NULL)
+		return -errno;
+	int used = 0;
+	for (struct dirent *e = readdir(d); e != NULL; e = readdir(d))
+		if (strcmp(e->d_name, ".") != 0 && strcmp(e->d_name, "..") != 0 &&
+		    strcmp(e->d_name, "lock") != 0)
+			used = 1;
+	closedir(d);
+	return used;
+}
+
+/* 0 and the uuid; -ENOENT; or refused. */
+static int uuid_read(struct store_disk *disk, const char *name, char *reason)
+{
+	char path[DIR_MAX + 16], line[UUID_LINE + 1] = {0}, word[32] = {0}, hex[40] = {0};
+	unsigned version = 0;
+	snprintf(path, sizeof path, "%s/%s", disk->dir, name);
+	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+	if (fd < 0)
+		return errno == ENOENT ? -ENOENT : refuse_errno(reason, disk->dir, name, errno);
+	ssize_t n = read(fd, line, UUID_LINE);
+	close(fd);
+	size_t got = 0;
+	const char *end;
+	if (n < 0 || sscanf(line, "%31s %9u %39s", word, &version, hex) != 3 ||
+	    strcmp(word, uuid_word) != 0)
+		return store_refuse(reason, -ERR_BAD_FILE,
+			"audit log '%s': the file '%s' is not one of ours; choose another state folder",
+			disk->dir, name);
+	if (version != STORE_SCHEMA)
+		return store_refuse(reason, -ERR_UNSUPPORTED,
+			"audit log '%s': is of version %u, this program reads version %d; use the program "
+			"that made it, or choose another state folder", disk->dir, version, STORE_SCHEMA);
+	if (sodium_hex2bin(disk->uuid, STORE_UUID, hex, strlen(hex), NULL, &got, &end) != 0 ||
+	    got != STORE_UUID || *end != 0)
+		return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the file '%s' is damaged; "
+				    "restore the folder from a copy, or choose another", disk->dir, name);
+	return 0;
+}
+
+static int dir_sync(const char *dir)
+{
+	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	if (fd < 0)
+		return -errno;
+	int rc = fsync(fd) == 0 ? 0 : -errno;
+	close(fd);
+	return rc;
+}
+
+/* A whole line or no file: a half-written "uuid.new" would make the folder look like another's. */
+static int uuid_write(struct store_disk *disk, char *reason)
+{
+	char path[DIR_MAX + 16], made[DIR_MAX + 16], line[UUID_LINE], hex[2 * STORE_UUID + 1];
+	randombytes_buf(disk->uuid, STORE_UUID);
+	sodium_bin2hex(hex, sizeof hex, disk->uuid, STORE_UUID);
+	int n = snprintf(line, sizeof line, "%s %d %s\n", uuid_word, STORE_SCHEMA, hex);
+	snprintf(made, sizeof made, "%s/uuid.new", disk->dir);
+	int fd = open(disk->dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+	bool named = fd < 0; /* not every file system has files without a name */
+	if (named)
+		fd = open(made, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (fd < 0)
+		return refuse_errno(reason, disk->dir, "cannot make the file 'uuid.new'", errno);
+	int err = 0;
+	ssize_t put = write(fd, line, (size_t)n);
+	if (put != n)
+		err = put < 0 ? errno : ENOSPC;
+	if (err == 0 && fsync(fd) != 0)
+		err = errno;
+	if (err == 0 && !named) {
+		snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
+		if (linkat(AT_FDCWD, path, AT_FDCWD, made, AT_SYMLINK_FOLLOW) != 0)
+			err = errno;
+	}
+	close(fd);
+	if (err == 0)
+		err = -dir_sync(disk->dir);
+	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot write the file 'uuid.new'", err);
+}
+
+int store_disk_lock(const char *dir, struct store_disk *disk, char *reason)
+{
+	const char *warning;
+	*disk = (struct store_disk){.lock_fd = -1};
+	int err = 0;
+	if (access(dir, F_OK) != 0)
+		return refuse_errno(reason, dir, "cannot read it", errno);
+	disk->dir = strdup(dir);
+	if (disk->dir == NULL)
+		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	err = dir_take(dir, reason, &warning);
+	if (err == 0)
+		err = lock_take(disk, reason);
+	if (err == 0)
+		err = uuid_read(disk, "uuid", reason);
+	if (err == -ENOENT)
+		err = store_refuse(reason, -ERR_NO_FILE, "audit log '%s': there is none", dir);
+	if (err != 0)
+		store_disk_close(disk);
+	return err;
+}
+
+/* What stands in the folder: an enum of three, or an error. */
+enum standing { STANDING_NONE, STANDING_MAKING, STANDING_MADE };
+
+static int standing_find(struct store_disk *disk, enum standing *out, bool *data, char *reason)
+{
+	char path[DIR_MAX + 16];
+	struct stat st;
+	snprintf(path, sizeof path, "%s/data.mdb", disk->dir);
+	bool exists = lstat(path, &st) == 0;
+	if (exists && !S_ISREG(st.st_mode))
+		return store_refuse(reason, -ERR_BAD_FILE,
+			"audit log '%s': data.mdb is not a file; choose another state folder", disk->dir);
+	*data = exists && st.st_size > 0;
+	int err = uuid_read(disk, "uuid", reason);
+	if (err == 0) {
+		*out = STANDING_MADE;
+		if (*data)
+			return 0;
+		return store_refuse(reason, -ERR_BAD_FILE,
+			"audit log '%s': data.mdb is %s, but the log was in use before; restore the folder "
+			"from a copy, or move it away to begin a new log", disk->dir,
+			exists ? "empty (0 bytes)" : "gone");
+	}
+	if (err != -ENOENT)
+		return err;
+	err = uuid_read(disk, "uuid.new", reason);
+	*out = STANDING_MAKING;
+	if (err != -ENOENT)
+		return err;
+	int used = dir_used(disk->dir);
+	if (used < 0)
+		return refuse_errno(reason, disk->dir, "cannot list it", -used);
+	*out = STANDING_NONE;
+	if (used == 0)
+		return 0;
+	return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the folder has files in it, but no "
+			    "log of ours (no file 'uuid'); choose another state folder", disk->dir);
+}
+
+static int env_open(struct store_disk *disk, uint64_t map_bytes, char *reason)
+{
+	int rc = mdb_env_create(&disk->env);
+	if (rc == 0)
+		rc = mdb_env_set_mapsize(disk->env, map_bytes);
+	if (rc == 0)
+		rc = mdb_env_set_maxdbs(disk->env, STORE_DBS_MAX);
+	if (rc == 0)
+		rc = mdb_env_set_maxreaders(disk->env, STORE_READERS_MAX);
+	/* The default flags: two flushes a commit. WRITEMAP would turn a full disk into a signal. */
+	if (rc == 0)
+		rc = mdb_env_open(disk->env, disk->dir, MDB_NOTLS, 0600);
+	int fd, dead;
+	if (rc == 0)
+		rc = mdb_env_get_fd(disk->env, &fd);
+	if (rc == 0 && fcntl(fd, F_SETFD, FD_CLOEXEC) != 0)
+		rc = errno;
+	if (rc == 0)
+		rc = mdb_reader_check(disk->env, &dead);
+	return rc == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot open data.mdb", rc);
+}
+
+/* The three databases; where the log is new, with what they hold at first. */
+static int tables_open(struct store_disk *disk, bool make, char *reason)
+{
+	MDB_txn *txn = NULL;
+	unsigned flags = make ? MDB_CREATE : 0;
+	int rc = mdb_txn_begin(disk->env, NULL, 0, &txn);
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "meta", flags, &disk->meta);
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "audit", flags | MDB_INTEGERKEY, &disk->audit);
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "own", flags | MDB_INTEGERKEY, &disk->own);
+	if (rc == 0 && make) {
+		uint32_t schema = STORE_SCHEMA;
+		store_genesis(disk->head.hash, disk->uuid);
+		MDB_val key = {6, "schema"}, value = {sizeof schema, &schema};
+		rc = mdb_put(txn, disk->meta, &key, &value, 0);
+		key = (MDB_val){4, "uuid"};
+		value = (MDB_val){STORE_UUID, disk->uuid};
+		if (rc == 0)
+			rc = mdb_put(txn, disk->meta, &key, &value, 0);
+		int err = rc == 0 ? store_put_head(txn, disk, &disk->head, true) : 0;
+		if (err != 0) {
+			mdb_txn_abort(txn);
+			return store_refuse(reason, err, "audit log '%s': cannot write its head: %s",
+					    disk->dir, err_text(err));
+		}
+	}
+	if (rc != 0) {
+		mdb_txn_abort(txn);
+	} else {
+		rc = mdb_txn_commit(txn);
+	}
+	return rc == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot open its tables", rc);
+}
+
+static int made_seal(struct store_disk *disk, char *reason)
+{
+	char from[DIR_MAX + 16], to[DIR_MAX + 16];
+	snprintf(from, sizeof from, "%s/uuid.new", disk->dir);
+	snprintf(to, sizeof to, "%s/uuid", disk->dir);
+	long code = store_fault(POINT_CREATED);
+	if (code != 0)
+		return store_refuse(reason, store_code((int)code), "audit log: stopped by a test");
+	if (rename(from, to) != 0)
+		return refuse_errno(reason, disk->dir, "rename", errno);
+	int err = dir_sync(disk->dir);
+	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "fsync", -err);
+}
+
+/* "uuid.new" first, then the environment, then "uuid": whatever the moment at which making a store
+   is cut off, what is left can be told from a store that lost its data. */
+static int open_locked(const struct store_options *options, struct store_disk *disk, char *reason)
+{
+	enum standing standing;
+	enum store_found found = STORE_EMPTY;
+	struct store_walk walk;
+	bool data;
+	TRY(standing_find(disk, &standing, &data, reason));
+	if (data)
+		TRY(store_walk_child(disk->dir, options->map_bytes, disk, &found, reason));
+	if (standing == STANDING_MADE && found == STORE_EMPTY)
+		return store_refuse(reason, -ERR_BAD_FILE,
+			"audit log '%s': data.mdb has none of its tables, but the log was in use before; "
+			"restore the folder from a copy, or move it away to begin a new log", disk->dir);
+	if (standing == STANDING_NONE)
+		TRY(uuid_write(disk, reason));
+	TRY(env_open(disk, options->map_bytes, reason));
+	TRY(tables_open(disk, found == STORE_EMPTY, reason));
+	if (standing != STANDING_MADE)
+		TRY(made_seal(disk, reason));
+	/* The child's word was for the file; this is for what this process reads of it. */
+	TRY(store_walk(disk->env, disk->uuid, WALK_HEAD, &walk, &found, reason));
+	disk->head = walk.head;
+	disk->clean = walk.clean;
+	return 0;
+}
+
+int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,
+		    const char **warning)
+{
+	*disk = (struct store_disk){.lock_fd = -1};
+	*warning = NULL;
+	if (sodium_init() < 0)
+		return store_refuse(reason, -ERR_INTERNAL, "audit log: libsodium does not start");
+	int err = dir_take(options->dir, reason, warning);
+	if (err != 0)
+		return err;
+	disk->dir = strdup(options->dir);
+	if (disk->dir == NULL)
+		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	/* Before the lock makes a file in a folder that may not be ours. */
+	char path[DIR_MAX + 16];
+	snprintf(path, sizeof path, "%s/lock", disk->dir);
+	enum standing standing;
+	bool data;
+	if (access(path, F_OK) != 0)
+		err = standing_find(disk, &standing, &data, reason);
+	if (err == 0)
+		err = lock_take(disk, reason);
+	if (err == 0)
+		err = open_locked(options, disk, reason);
+	if (err != 0)
+		store_disk_close(disk);
+	return err;
+}
+
+void store_disk_close(struct store_disk *disk)
+{
+	if (disk->env != NULL)
+		mdb_env_close(disk->env);
+	if (disk->lock_fd >= 0)
+		close(disk->lock_fd);
+	free(disk->dir);
+	*disk = (struct store_disk){.lock_fd = -1};
+}

@@ -1,0 +1,155 @@
+/*
+ * The store's inside: what lies on disk, and the calls that its files make of each other. Only
+ * runtime/store*.c and tests include this.
+ *
+ * A store is a directory of mode 0700 with
+ *	lock                held by flock for the life of the daemon; its text is the process number
+ *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
+ *	                    store is being made
+ *	data.mdb, lock.mdb  LMDB's, with three databases:
+ *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8
+ *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
+ *	own     place << 56 | group << 48 | page, native -> struct store_own
+ *
+ * The hash of an entry is BLAKE2b-256 over the hash before it, the header and the body; the hash
+ * before the first is that of the uuid. Numbers are in the machine's order: LMDB's file is not
+ * portable either.
+ */
+#ifndef HOLDFAST_RUNTIME_STORE_DISK_H
+#define HOLDFAST_RUNTIME_STORE_DISK_H
+
+#include <lmdb.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include "runtime/store.h"
+
+enum {
+	STORE_SCHEMA = 1,
+	STORE_HASH = 32,
+	STORE_UUID = 16,
+	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
+	STORE_PACKED_MAX = 100,  /* of one record, see record_pack */
+	STORE_TAIL = 65536,      /* entries whose chain is followed at each open */
+	STORE_DBS_MAX = 16,
+	STORE_READERS_MAX = 16
+};
+
+enum { STORE_FLAG_PARTIAL = 1, STORE_FLAG_UNCLEAN = 2 };
+
+struct store_header {
+	uint8_t version, kind; /* kind: STORE_BOOT, STORE_SHUTDOWN or STORE_STEP_END */
+	uint16_t flags; /* PARTIAL: the step goes on in the next entry; UNCLEAN: of a BOOT */
+	uint32_t body_bytes;
+	uint64_t mono_ns, wall_ns;
+	uint32_t boot, principal;
+	uint64_t op[2];
+};
+_Static_assert(sizeof(struct store_header) == 48, "the header of an entry");
+enum { STORE_VALUE_MAX = sizeof(struct store_header) + STORE_BODY_MAX + STORE_HASH };
+_Static_assert(STORE_VALUE_MAX + 16 <= 4096, "an entry fits one page");
+
+/* A page's row. One of another boot is void: the memory that it speaks of is gone. SHARED: the row
+   names the first owner; the entries name all. The crc is over key and row. */
+struct store_own {
+	uint32_t boot, principal;
+	uint8_t session[16];
+	uint64_t tag;
+	uint32_t turn, position;
+	uint64_t last_seq;
+	uint32_t state, crc; /* state: enum store_row_state */
+	uint64_t reserved;
+};
+_Static_assert(sizeof(struct store_own) == 64, "a row is overwritten in place");
+
+struct store_head {
+	uint64_t seq;
+	uint8_t hash[STORE_HASH];
+	uint32_t boot, reserved;
+	uint64_t mono_ns, wall_ns;
+};
+_Static_assert(sizeof(struct store_head) == 64, "no holes in what is hashed or stored");
+
+struct store_disk {
+	char *dir;
+	int lock_fd;
+	MDB_env *env;
+	MDB_dbi meta, audit, own;
+	uint8_t uuid[STORE_UUID];
+	struct store_head head;
+	bool clean; /* as found at open */
+};
+
+/* store_disk.c: the directory, the lock, the environment. On failure nothing stays open. */
+int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,
+		    const char **warning);
+/* Locks the directory and reads its uuid; for readers, which open the environment themselves. */
+int store_disk_lock(const char *dir, struct store_disk *disk, char *reason);
+void store_disk_close(struct store_disk *disk);
+/* One line into reason (may be NULL); returns code. */
+__attribute__((format(printf, 3, 4)))
+int store_refuse(char *reason, int code, const char *format, ...);
+/* A code of LMDB or errno as one of ours, negative. */
+int store_code(int lmdb_or_errno);
+
+/* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
+uint32_t store_crc(uint64_t key, const struct store_own *row);
+void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
+		size_t value_bytes);
+void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID]);
+uint64_t store_clock_ns(int clock);
+
+struct store_entry {
+	uint32_t bytes, count; /* of value so far; records in it */
+	uint8_t value[STORE_VALUE_MAX];
+};
+void store_entry_begin(struct store_entry *entry);
+bool store_entry_room(const struct store_entry *entry); /* for one record more */
+void store_entry_add(struct store_entry *entry, const struct store_record *record);
+int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
+			 struct store_head *head, uint64_t step, unsigned flags);
+int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
+		   uint32_t page_tokens);
+int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
+		       uint64_t step);
+int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
+		   uint32_t page_tokens);
+int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct store_head *head,
+		   bool clean);
+
+/* store_walk.c: reads all that the daemon will read, and says what is wrong. */
+enum store_found { STORE_EMPTY, STORE_WHOLE };
+struct store_walk {
+	struct store_head head;
+	uint64_t entries, rows, checked; /* checked: entries whose hash was computed */
+	bool clean;
+};
+/* HEAD: what the next entry hangs on. TAIL: the free list, the owner rows, the last STORE_TAIL
+   entries. ALL: every entry. */
+enum store_depth { WALK_HEAD, WALK_TAIL, WALK_ALL };
+/* In this process: may crash on a crafted file. */
+int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
+	       struct store_walk *out, enum store_found *found, char *reason);
+/* In a child, which is all that a crafted file can crash. */
+int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
+		     enum store_found *found, char *reason);
+/* Opens data.mdb for reading without touching lock.mdb; the caller holds our lock. */
+int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char *reason);
+
+/* Failures made on purpose: empty but in tests, which set the table before store_open. A row makes
+   the at-th passing of its point (from 1) fail with code, an errno or a code of LMDB; or, with code
+   0, last wait_ms longer. */
+enum store_point {
+	POINT_STATFS, /* code is the file system's magic number instead */
+	POINT_PUT, POINT_COMMIT, POINT_CREATED, POINT_COUNT
+};
+struct store_fault {
+	enum store_point point;
+	uint32_t at;
+	long code;
+	uint32_t wait_ms;
+};
+void store_fault_set(const struct store_fault *table, unsigned count);
+long store_fault(enum store_point point);
+
+#endif

@@ -1,0 +1,276 @@
+/*
+ * Entries and rows: how a step's records become bytes in a transaction. Knows nothing of the ring
+ * and of the directory.
+ */
+#include "config.h"
+
+#include "runtime/store_disk.h"
+
+#include <errno.h>
+#include <msgpack.h>
+#include <sodium.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/store_read.h"
+#include "sched/check.h"
+
+/* CRC-32C (Castagnoli, reflected 0x82f63b78), four bits at a time: rows are short and few, and a
+   table of 16 words stays in the cache. */
+static uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
+{
+	static const uint32_t table[16] = {
+		0x00000000, 0x105ec76f, 0x20bd8ede, 0x30e349b1, 0x417b1dbc, 0x5125dad3,
+		0x61c69362, 0x7198540d, 0x82f63b78, 0x92a8fc17, 0xa24bb5a6, 0xb21572c9,
+		0xc38d26c4, 0xd3d3e1ab, 0xe330a81a, 0xf36e6f75,
+	};
+	const uint8_t *at = data;
+	for (size_t i = 0; i < bytes; i++) {
+		crc ^= at[i];
+		crc = table[crc & 15] ^ (crc >> 4);
+		crc = table[crc & 15] ^ (crc >> 4);
+	}
+	return crc;
+}
+
+uint32_t store_crc(uint64_t key, const struct store_own *row)
+{
+	struct store_own copy = *row;
+	copy.crc = 0;
+	return ~crc32c(crc32c(~0u, &key, sizeof key), &copy, sizeof copy);
+}
+
+void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID])
+{
+	static const char word[] = "holdfast audit 1";
+	crypto_generichash_state state;
+	crypto_generichash_init(&state, NULL, 0, STORE_HASH);
+	crypto_generichash_update(&state, (const uint8_t *)word, sizeof word);
+	crypto_generichash_update(&state, uuid, STORE_UUID);
+	crypto_generichash_final(&state, out, STORE_HASH);
+}
+
+void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
+		size_t value_bytes)
+{
+	crypto_generichash_state state;
+	crypto_generichash_init(&state, NULL, 0, STORE_HASH);
+	crypto_generichash_update(&state, before, STORE_HASH);
+	crypto_generichash_update(&state, value, value_bytes);
+	crypto_generichash_final(&state, out, STORE_HASH);
+}
+
+uint64_t store_clock_ns(int clock)
+{
+	struct timespec t;
+	clock_gettime(clock, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* The packer writes into the entry: nothing is allocated after the start. */
+static int entry_write(void *data, const char *bytes, size_t count)
+{
+	struct store_entry *e = data;
+	CHECK(e->bytes + count <= sizeof e->value - STORE_HASH);
+	memcpy(e->value + e->bytes, bytes, count);
+	e->bytes += (uint32_t)count;
+	return 0;
+}
+
+/* A step's body is [step, [record, …]]. Both numbers are known last, so they have a fixed width and
+   are filled in then: array of 2, u64, array of 16-bit count. */
+enum {
+	BODY = sizeof(struct store_header),
+	BODY_STEP = BODY + 2,
+	BODY_COUNT = BODY_STEP + 8 + 1,
+	BODY_RECORDS = BODY_COUNT + 2
+};
+
+void store_entry_begin(struct store_entry *entry)
+{
+	memset(entry->value, 0, BODY_RECORDS);
+	entry->value[BODY] = 0x92;
+	entry->value[BODY + 1] = 0xcf;
+	entry->value[BODY_COUNT - 1] = 0xdc;
+	entry->bytes = BODY_RECORDS;
+	entry->count = 0;
+}
+
+bool store_entry_room(const struct store_entry *entry)
+{
+	return entry->bytes + STORE_PACKED_MAX + STORE_HASH <= sizeof entry->value;
+}
+
+static void pack_id(msgpack_packer *p, const uint8_t id[16])
+{
+	static const uint8_t zero[16];
+	if (memcmp(id, zero, sizeof zero) == 0) {
+		msgpack_pack_nil(p);
+		return;
+	}
+	msgpack_pack_bin(p, 16);
+	msgpack_pack_bin_body(p, id, 16);
+}
+
+/* At most 1 + 1 + 2 + 3 + 5 + 18 + 18 + 5 × 5 + 9 × 3 = 100 bytes. */
+void store_entry_add(struct store_entry *entry, const struct store_record *record)
+{
+	CHECK(store_entry_room(entry));
+	msgpack_packer p;
+	msgpack_packer_init(&p, entry, entry_write);
+	msgpack_pack_array(&p, 14);
+	msgpack_pack_uint8(&p, record->kind);
+	msgpack_pack_uint8(&p, record->reason);
+	msgpack_pack_uint16(&p, record->place);
+	msgpack_pack_uint32(&p, record->principal);
+	pack_id(&p, record->session);
+	pack_id(&p, record->op);
+	msgpack_pack_uint32(&p, record->turn);
+	msgpack_pack_uint32(&p, record->group);
+	msgpack_pack_uint32(&p, record->page_first);
+	msgpack_pack_uint32(&p, record->page_count);
+	msgpack_pack_uint32(&p, record->position_first);
+	msgpack_pack_uint64(&p, record->tag_first);
+	msgpack_pack_uint64(&p, record->value[0]);
+	msgpack_pack_uint64(&p, record->value[1]);
+	entry->count++;
+}
+
+/* Header, hash, and the entry as the next of the chain. */
+static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
+		     struct store_head *head, uint8_t kind, unsigned flags)
+{
+	struct store_header header = {
+		.version = STORE_SCHEMA, .kind = kind, .flags = (uint16_t)flags,
+		.body_bytes = entry->bytes - BODY,
+		.mono_ns = store_clock_ns(CLOCK_MONOTONIC), .wall_ns = store_clock_ns(CLOCK_REALTIME),
+		.boot = head->boot,
+	};
+	memcpy(entry->value, &header, sizeof header);
+	uint8_t hash[STORE_HASH];
+	store_hash(hash, head->hash, entry->value, entry->bytes);
+	memcpy(entry->value + entry->bytes, hash, sizeof hash);
+	uint64_t seq = head->seq + 1;
+	MDB_val key = {sizeof seq, &seq};
+	MDB_val value = {entry->bytes + STORE_HASH, entry->value};
+	int rc = (int)store_fault(POINT_PUT);
+	if (rc == 0)
+		rc = mdb_put(txn, disk->audit, &key, &value, MDB_APPEND);
+	if (rc != 0)
+		return store_code(rc);
+	head->seq = seq;
+	memcpy(head->hash, hash, sizeof hash);
+	head->mono_ns = header.mono_ns;
+	head->wall_ns = header.wall_ns;
+	return 0;
+}
+
+int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
+			 struct store_head *head, uint64_t step, unsigned flags)
+{
+	for (unsigned i = 0; i < 8; i++)
+		entry->value[BODY_STEP + i] = (uint8_t)(step >> (56 - 8 * i));
+	CHECK(entry->count <= UINT16_MAX);
+	entry->value[BODY_COUNT] = (uint8_t)(entry->count >> 8);
+	entry->value[BODY_COUNT + 1] = (uint8_t)entry->count;
+	return entry_put(entry, txn, disk, head, STORE_STEP_END, flags);
+}
+
+int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
+		   uint32_t page_tokens)
+{
+	struct store_entry entry = {.bytes = BODY};
+	msgpack_packer p;
+	msgpack_packer_init(&p, &entry, entry_write);
+	msgpack_pack_array(&p, 3);
+	msgpack_pack_uint32(&p, head->boot);
+	msgpack_pack_bin(&p, STORE_UUID);
+	msgpack_pack_bin_body(&p, disk->uuid, STORE_UUID);
+	msgpack_pack_uint32(&p, page_tokens);
+	return entry_put(&entry, txn, disk, head, STORE_BOOT, disk->clean ? 0 : STORE_FLAG_UNCLEAN);
+}
+
+int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
+		       uint64_t step)
+{
+	struct store_entry entry = {.bytes = BODY};
+	msgpack_packer p;
+	msgpack_packer_init(&p, &entry, entry_write);
+	msgpack_pack_array(&p, 1);
+	msgpack_pack_uint64(&p, step);
+	return entry_put(&entry, txn, disk, head, STORE_SHUTDOWN, 0);
+}
+
+/* What a record makes of a page's row. A row of this boot keeps its owner when it is shared, freed
+   or quarantined; where there is none, the record says all that is known. */
+static void row_change(struct store_own *row, bool known, const struct store_record *record,
+		       uint32_t i, uint32_t page_tokens)
+{
+	if (record->kind == STORE_ASSIGN || !known) {
+		row->principal = record->principal;
+		memcpy(row->session, record->session, sizeof row->session);
+		row->tag = record->tag_first + i;
+		row->turn = record->turn;
+		row->position = record->position_first + i * page_tokens;
+	}
+	switch (record->kind) {
+	case STORE_ASSIGN: row->state = STORE_ROW_OWNED; break;
+	case STORE_SHARE: row->state = STORE_ROW_SHARED; break;
+	case STORE_FREE: row->state = STORE_ROW_FREE; break;
+	default: row->state = STORE_ROW_QUARANTINED; break;
+	}
+}
+
+int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
+		   uint32_t page_tokens)
+{
+	if (record->kind < STORE_ASSIGN || record->kind > STORE_QUARANTINE)
+		return 0;
+	CHECK(record->place < 256);
+	CHECK(record->group < 256);
+	for (uint32_t i = 0; i < record->page_count; i++) {
+		uint64_t number = (uint64_t)record->place << 56 | (uint64_t)record->group << 48 |
+				  ((uint64_t)record->page_first + i);
+		MDB_val key = {sizeof number, &number}, value;
+		struct store_own row = {0};
+		bool known = false;
+		if (record->kind != STORE_ASSIGN) {
+			int rc = mdb_cursor_get(own, &key, &value, MDB_SET);
+			if (rc != 0 && rc != MDB_NOTFOUND)
+				return store_code(rc);
+			if (rc == 0) {
+				if (value.mv_size != sizeof row)
+					return -ERR_INTEGRITY;
+				memcpy(&row, value.mv_data, sizeof row);
+				known = row.boot == boot;
+				if (!known)
+					memset(&row, 0, sizeof row);
+			}
+			key = (MDB_val){sizeof number, &number};
+		}
+		row_change(&row, known, record, i, page_tokens);
+		row.boot = boot;
+		row.last_seq = seq;
+		row.crc = store_crc(number, &row);
+		value = (MDB_val){sizeof row, &row};
+		int rc = mdb_cursor_put(own, &key, &value, 0);
+		if (rc != 0)
+			return store_code(rc);
+	}
+	return 0;
+}
+
+static int meta_put(MDB_txn *txn, MDB_dbi meta, const char *name, const void *data, size_t bytes)
+{
+	MDB_val key = {strlen(name), (void *)name}, value = {bytes, (void *)data};
+	int rc = mdb_put(txn, meta, &key, &value, 0);
+	return rc == 0 ? 0 : store_code(rc);
+}
+
+int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct store_head *head,
+		   bool clean)
+{
+	uint8_t flag = clean;
+	TRY(meta_put(txn, disk->meta, "head", head, sizeof *head));
+	return meta_put(txn, disk->meta, "clean", &flag, sizeof flag);
+}

@@ -1,0 +1,228 @@
+/*
+ * The reader's side of the store. What it decodes was written by this program, but may have been
+ * changed since: every field is checked before it is believed.
+ */
+#include "config.h"
+
+#include "runtime/store_read.h"
+
+#include <msgpack.h>
+#include <sodium.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "runtime/store_disk.h"
+#include "sched/check.h"
+
+/* Address space for reading: the file's own size counts, this is only what it may not exceed. */
+static const uint64_t map_bytes = 256ull << 30;
+
+struct store_reader {
+	struct store_disk disk;
+	struct store_walk walk;
+	MDB_txn *txn;
+	MDB_dbi audit, own;
+};
+
+static int reader_begin(struct store_reader *r, enum store_depth depth, char *reason)
+{
+	enum store_found found;
+	TRY(store_walk_child(r->disk.dir, map_bytes, &r->disk, &found, reason));
+	if (found == STORE_EMPTY)
+		return store_refuse(reason, -ERR_BAD_FILE, "audit log: data.mdb has none of its tables");
+	TRY(store_open_reading(r->disk.dir, map_bytes, &r->disk.env, reason));
+	TRY(store_walk(r->disk.env, r->disk.uuid, depth, &r->walk, &found, reason));
+	int rc = mdb_txn_begin(r->disk.env, NULL, MDB_RDONLY, &r->txn);
+	if (rc == 0)
+		rc = mdb_dbi_open(r->txn, "audit", MDB_INTEGERKEY, &r->audit);
+	if (rc == 0)
+		rc = mdb_dbi_open(r->txn, "own", MDB_INTEGERKEY, &r->own);
+	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
+}
+
+static int reader_open(const char *dir, enum store_depth depth, struct store_reader **out,
+		       char *reason)
+{
+	*out = NULL;
+	if (sodium_init() < 0)
+		return store_refuse(reason, -ERR_INTERNAL, "audit log: libsodium does not start");
+	struct store_reader *r = calloc(1, sizeof *r);
+	if (r == NULL)
+		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	int err = store_disk_lock(dir, &r->disk, reason);
+	if (err == 0)
+		err = reader_begin(r, depth, reason);
+	if (err != 0)
+		store_reader_close(&r);
+	*out = r;
+	return err;
+}
+
+int store_reader_open(const char *dir, struct store_reader **out, char *reason)
+{
+	return reader_open(dir, WALK_HEAD, out, reason);
+}
+
+void store_reader_close(struct store_reader **reader)
+{
+	struct store_reader *r = *reader;
+	if (r == NULL)
+		return;
+	*reader = NULL;
+	if (r->txn != NULL)
+		mdb_txn_abort(r->txn);
+	store_disk_close(&r->disk);
+	free(r);
+}
+
+uint64_t store_reader_last(const struct store_reader *reader)
+{
+	return reader->walk.head.seq;
+}
+
+uint32_t store_reader_boot(const struct store_reader *reader)
+{
+	return reader->walk.head.boot;
+}
+
+bool store_reader_clean(const struct store_reader *reader)
+{
+	return reader->walk.clean;
+}
+
+static bool number(const msgpack_object *o, uint64_t max, uint64_t *out)
+{
+	if (o->type != MSGPACK_OBJECT_POSITIVE_INTEGER || o->via.u64 > max)
+		return false;
+	*out = o->via.u64;
+	return true;
+}
+
+static bool identity(const msgpack_object *o, uint8_t out[16])
+{
+	memset(out, 0, 16);
+	if (o->type == MSGPACK_OBJECT_NIL)
+		return true;
+	if (o->type != MSGPACK_OBJECT_BIN || o->via.bin.size != 16)
+		return false;
+	memcpy(out, o->via.bin.ptr, 16);
+	return true;
+}
+
+static bool record_read(const msgpack_object *o, struct store_record *r)
+{
+	uint64_t n[12];
+	*r = (struct store_record){0};
+	if (o->type != MSGPACK_OBJECT_ARRAY || o->via.array.size != 14)
+		return false;
+	const msgpack_object *at = o->via.array.ptr;
+	static const uint8_t place_of[12] = {0, 1, 2, 3, 6, 7, 8, 9, 10, 11, 12, 13};
+	static const uint64_t max[12] = {
+		STORE_KIND_COUNT - 1, UINT8_MAX, UINT16_MAX, UINT32_MAX, UINT32_MAX, UINT32_MAX,
+		UINT32_MAX, UINT32_MAX, UINT32_MAX, UINT64_MAX, UINT64_MAX, UINT64_MAX,
+	};
+	for (unsigned i = 0; i < 12; i++)
+		if (!number(&at[place_of[i]], max[i], &n[i]))
+			return false;
+	r->kind = (uint8_t)n[0];
+	r->reason = (uint8_t)n[1];
+	r->place = (uint16_t)n[2];
+	r->principal = (uint32_t)n[3];
+	r->turn = (uint32_t)n[4];
+	r->group = (uint32_t)n[5];
+	r->page_first = (uint32_t)n[6];
+	r->page_count = (uint32_t)n[7];
+	r->position_first = (uint32_t)n[8];
+	r->tag_first = n[9];
+	r->value[0] = n[10];
+	r->value[1] = n[11];
+	return identity(&at[4], r->session) && identity(&at[5], r->op);
+}
+
+static bool body_read(const msgpack_object *body, struct store_read_entry *out)
+{
+	if (body->type != MSGPACK_OBJECT_ARRAY || body->via.array.size == 0)
+		return false;
+	const msgpack_object *at = body->via.array.ptr;
+	if (out->kind == STORE_BOOT)
+		return true;
+	if (!number(&at[0], UINT64_MAX, &out->step))
+		return false;
+	if (out->kind == STORE_SHUTDOWN)
+		return true;
+	if (body->via.array.size != 2 || at[1].type != MSGPACK_OBJECT_ARRAY ||
+	    at[1].via.array.size > STORE_ENTRY_RECORDS)
+		return false;
+	for (uint32_t i = 0; i < at[1].via.array.size; i++)
+		if (!record_read(&at[1].via.array.ptr[i], &out->records[i]))
+			return false;
+	out->count = at[1].via.array.size;
+	return true;
+}
+
+int store_reader_entry(const struct store_reader *reader, uint64_t seq,
+		       struct store_read_entry *out)
+{
+	MDB_val key = {sizeof seq, &seq}, value;
+	struct store_header header;
+	int rc = mdb_get(reader->txn, reader->audit, &key, &value);
+	if (rc != 0)
+		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
+	if (value.mv_size < sizeof header + STORE_HASH)
+		return -ERR_BAD_FILE;
+	memcpy(&header, value.mv_data, sizeof header);
+	if (header.body_bytes != value.mv_size - sizeof header - STORE_HASH)
+		return -ERR_BAD_FILE;
+	memset(out, 0, offsetof(struct store_read_entry, records));
+	out->seq = seq;
+	out->mono_ns = header.mono_ns;
+	out->wall_ns = header.wall_ns;
+	out->boot = header.boot;
+	out->kind = header.kind;
+	out->partial = header.flags & STORE_FLAG_PARTIAL;
+	out->unclean = header.flags & STORE_FLAG_UNCLEAN;
+	msgpack_unpacked body;
+	msgpack_unpacked_init(&body);
+	size_t at = 0;
+	bool right = msgpack_unpack_next(&body, (char *)value.mv_data + sizeof header,
+					 header.body_bytes, &at) == MSGPACK_UNPACK_SUCCESS &&
+		     at == header.body_bytes && body_read(&body.data, out);
+	msgpack_unpacked_destroy(&body);
+	return right ? 0 : -ERR_BAD_FILE;
+}
+
+int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t group,
+		     uint64_t page, struct store_row *out)
+{
+	uint64_t number_of = (uint64_t)place << 56 | (uint64_t)group << 48 | page;
+	MDB_val key = {sizeof number_of, &number_of}, value;
+	struct store_own row;
+	int rc = mdb_get(reader->txn, reader->own, &key, &value);
+	if (rc != 0)
+		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
+	if (value.mv_size != sizeof row)
+		return -ERR_BAD_FILE;
+	memcpy(&row, value.mv_data, sizeof row);
+	if (row.crc != store_crc(number_of, &row))
+		return -ERR_INTEGRITY;
+	*out = (struct store_row){
+		.boot = row.boot, .principal = row.principal, .turn = row.turn,
+		.position = row.position, .state = row.state, .tag = row.tag, .last_seq = row.last_seq,
+	};
+	memcpy(out->session, row.session, sizeof out->session);
+	return 0;
+}
+
+int store_verify(const char *dir, struct store_verified *out, char *reason)
+{
+	struct store_reader *r;
+	*out = (struct store_verified){0};
+	TRY(reader_open(dir, WALK_ALL, &r, reason));
+	*out = (struct store_verified){
+		.entries = r->walk.entries, .rows = r->walk.rows, .boot = r->walk.head.boot,
+		.clean = r->walk.clean,
+	};
+	store_reader_close(&r);
+	return 0;
+}

@@ -1,0 +1,50 @@
+/*
+ * Reads a store that no daemon holds: entries, owner rows, and whether the whole of it is sound.
+ * Takes the daemon's lock for as long as it is open (-ERR_IN_USE while a daemon runs), writes
+ * nothing. A file that crashes its reader is found by a child first, as at the daemon's start.
+ */
+#ifndef HOLDFAST_RUNTIME_STORE_READ_H
+#define HOLDFAST_RUNTIME_STORE_READ_H
+
+#include "runtime/store.h"
+
+struct store_reader;
+int store_reader_open(const char *dir, struct store_reader **out, char *reason);
+void store_reader_close(struct store_reader **reader);
+uint64_t store_reader_last(const struct store_reader *reader); /* the last entry's number, 0: none */
+uint32_t store_reader_boot(const struct store_reader *reader); /* the last boot's number */
+bool store_reader_clean(const struct store_reader *reader);    /* ended by store_close */
+
+enum { STORE_ENTRY_RECORDS = 250 }; /* a body has room for fewer */
+
+struct store_read_entry {
+	uint64_t seq, mono_ns, wall_ns;
+	uint32_t boot;
+	uint8_t kind;          /* STORE_BOOT, STORE_SHUTDOWN, or STORE_STEP_END for a step */
+	bool partial, unclean; /* the step goes on in the next entry; the boot before ended hard */
+	uint64_t step;         /* of a step that is whole; SHUTDOWN: the last durable one */
+	uint32_t count;
+	struct store_record records[STORE_ENTRY_RECORDS];
+};
+/* -ERR_NOT_FOUND: no such number. -ERR_BAD_FILE: the entry does not decode. */
+int store_reader_entry(const struct store_reader *reader, uint64_t seq,
+		       struct store_read_entry *out);
+
+enum store_row_state { STORE_ROW_FREE, STORE_ROW_OWNED, STORE_ROW_SHARED, STORE_ROW_QUARANTINED };
+struct store_row {
+	uint32_t boot, principal, turn, position, state; /* another boot than the last: void */
+	uint8_t session[16];
+	uint64_t tag, last_seq;
+};
+int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t group,
+		     uint64_t page, struct store_row *out);
+
+/* Every entry's hash, every row's crc, the head. reason says the first fault. */
+struct store_verified {
+	uint64_t entries, rows;
+	uint32_t boot;
+	bool clean;
+};
+int store_verify(const char *dir, struct store_verified *out, char *reason);
+
+#endif

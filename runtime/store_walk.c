@@ -1,0 +1,351 @@
+/*
+ * Reads all of a store that the daemon will later rely on, before the daemon does: LMDB 0.9 has no
+ * checksums, and a crafted or torn file can crash whoever maps it. The child takes that fall.
+ */
+#include "config.h"
+
+#include "runtime/store_disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "sched/check.h"
+
+enum { WALK_CPU_S = 120 }; /* a cycle of pages ends there */
+
+static int refuse_file(char *reason, const char *what, int rc)
+{
+	return store_refuse(reason, rc == 0 ? -ERR_BAD_FILE : store_code(rc),
+			    "audit log: data.mdb is damaged: %s%s%s; restore the folder from a copy, or move "
+			    "it away to begin a new log", what, rc == 0 ? "" : ": ",
+			    rc == 0 ? "" : mdb_strerror(rc));
+}
+
+static int refuse_chain(char *reason, const char *what, uint64_t seq)
+{
+	return store_refuse(reason, -ERR_INTEGRITY,
+			    "audit log: entry %llu: %s: the log was changed; keep the folder for "
+			    "examination, and move it away to begin a new log", (unsigned long long)seq, what);
+}
+
+/* The free list is LMDB's own, and what it says is believed at each write. */
+static int walk_free(MDB_txn *txn, uint64_t page_last, char *reason)
+{
+	MDB_cursor *cursor;
+	MDB_val key, value;
+	int rc = mdb_cursor_open(txn, 0, &cursor);
+	if (rc != 0)
+		return refuse_file(reason, "the free list does not open", rc);
+	uint64_t bound = page_last + 2;
+	for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && bound > 0; bound--) {
+		/* A count and so many page numbers; LMDB aligns values to 2 bytes only. */
+		size_t count = 0, page;
+		if (value.mv_size >= sizeof count)
+			memcpy(&count, value.mv_data, sizeof count);
+		bool right = key.mv_size == sizeof(size_t) && value.mv_size / sizeof count > count;
+		for (size_t i = 1; right && i <= count; i++) {
+			memcpy(&page, (uint8_t *)value.mv_data + i * sizeof page, sizeof page);
+			right = page >= 2 && page <= page_last;
+		}
+		if (!right)
+			break;
+		rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+	}
+	mdb_cursor_close(cursor);
+	return rc == MDB_NOTFOUND ? 0 : refuse_file(reason, "the free list is not valid", 0);
+}
+
+static int walk_names(MDB_txn *txn, unsigned *count, char *reason)
+{
+	static const char *const names[] = {"meta", "audit", "own"};
+	MDB_dbi main_dbi;
+	MDB_cursor *cursor;
+	MDB_val key, value;
+	*count = 0;
+	int rc = mdb_dbi_open(txn, NULL, 0, &main_dbi);
+	if (rc == 0)
+		rc = mdb_cursor_open(txn, main_dbi, &cursor);
+	if (rc != 0)
+		return refuse_file(reason, "the list of tables does not open", rc);
+	for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && *count <= 3; ++*count) {
+		bool ours = false;
+		for (unsigned i = 0; i < 3; i++)
+			ours |= key.mv_size == strlen(names[i]) &&
+				memcmp(key.mv_data, names[i], key.mv_size) == 0;
+		if (!ours)
+			break;
+		rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+	}
+	mdb_cursor_close(cursor);
+	if (rc == MDB_NOTFOUND && (*count == 0 || *count == 3))
+		return 0;
+	return store_refuse(reason, -ERR_UNSUPPORTED,
+			    "audit log: data.mdb has other tables than this program's; use the program that "
+			    "made it, or choose another state folder");
+}
+
+static int meta_get(MDB_txn *txn, MDB_dbi meta, const char *name, void *out, size_t bytes)
+{
+	MDB_val key = {strlen(name), (void *)name}, value;
+	int rc = mdb_get(txn, meta, &key, &value);
+	if (rc == 0 && value.mv_size != bytes)
+		rc = MDB_BAD_VALSIZE;
+	if (rc == 0)
+		memcpy(out, value.mv_data, bytes);
+	return rc;
+}
+
+static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_walk *out,
+		     char *reason)
+{
+	MDB_dbi meta;
+	uint32_t schema = 0;
+	uint8_t found[STORE_UUID], clean;
+	int rc = mdb_dbi_open(txn, "meta", 0, &meta);
+	if (rc == 0)
+		rc = meta_get(txn, meta, "schema", &schema, sizeof schema);
+	if (rc == 0 && schema != STORE_SCHEMA)
+		return store_refuse(reason, -ERR_UNSUPPORTED,
+			"audit log: data.mdb is of version %u, this program reads version %d; use the program "
+			"that made it, or choose another state folder", schema, STORE_SCHEMA);
+	if (rc == 0)
+		rc = meta_get(txn, meta, "uuid", found, sizeof found);
+	if (rc == 0 && memcmp(found, uuid, sizeof found) != 0)
+		return store_refuse(reason, -ERR_INTEGRITY,
+			"audit log: data.mdb and the file 'uuid' are of two different logs; restore the "
+			"folder from one copy");
+	if (rc == 0)
+		rc = meta_get(txn, meta, "head", &out->head, sizeof out->head);
+	if (rc == 0)
+		rc = meta_get(txn, meta, "clean", &clean, sizeof clean);
+	out->clean = rc == 0 && clean == 1;
+	return rc == 0 ? 0 : refuse_file(reason, "its head does not read", rc);
+}
+
+static int walk_own(MDB_txn *txn, uint64_t seq, struct store_walk *out, char *reason)
+{
+	MDB_dbi own;
+	MDB_cursor *cursor;
+	MDB_stat stat;
+	MDB_val key, value;
+	int rc = mdb_dbi_open(txn, "own", MDB_INTEGERKEY, &own);
+	if (rc == 0)
+		rc = mdb_stat(txn, own, &stat);
+	if (rc == 0)
+		rc = mdb_cursor_open(txn, own, &cursor);
+	if (rc != 0)
+		return refuse_file(reason, "the owners' table does not open", rc);
+	rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
+	while (rc == 0 && out->rows < stat.ms_entries) {
+		struct store_own row;
+		uint64_t number;
+		if (key.mv_size != sizeof number || value.mv_size != sizeof row)
+			break;
+		memcpy(&number, key.mv_data, sizeof number);
+		memcpy(&row, value.mv_data, sizeof row);
+		if (row.crc != store_crc(number, &row) || row.last_seq > seq)
+			break;
+		out->rows++;
+		rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+	}
+	mdb_cursor_close(cursor);
+	if (rc == MDB_NOTFOUND && out->rows == stat.ms_entries)
+		return 0;
+	return store_refuse(reason, -ERR_INTEGRITY,
+			    "audit log: owner row %llu of %llu is damaged; restore the folder from a copy, or "
+			    "move it away to begin a new log", (unsigned long long)out->rows + 1,
+			    (unsigned long long)stat.ms_entries);
+}
+
+/* One entry against the hash before it, which becomes its own. NULL, or what is wrong. */
+static const char *entry_fault(const MDB_val *value, uint8_t before[STORE_HASH])
+{
+	struct store_header header;
+	if (value->mv_size < sizeof header + STORE_HASH || value->mv_size > STORE_VALUE_MAX)
+		return "its size is wrong";
+	memcpy(&header, value->mv_data, sizeof header);
+	size_t hashed = value->mv_size - STORE_HASH;
+	if (header.version != STORE_SCHEMA || header.body_bytes != hashed - sizeof header)
+		return "its header is wrong";
+	uint8_t hash[STORE_HASH];
+	store_hash(hash, before, value->mv_data, hashed);
+	if (memcmp(hash, (const uint8_t *)value->mv_data + hashed, STORE_HASH) != 0)
+		return "its hash does not follow from the entry before";
+	memcpy(before, hash, STORE_HASH);
+	return NULL;
+}
+
+/* From the entry before the first one checked, whose stored hash is where the chain is taken up. */
+static int walk_audit(MDB_txn *txn, const uint8_t uuid[STORE_UUID], uint64_t tail,
+		      struct store_walk *out, char *reason)
+{
+	MDB_dbi audit;
+	MDB_cursor *cursor;
+	MDB_stat stat;
+	uint8_t hash[STORE_HASH];
+	const uint64_t last = out->head.seq;
+	uint64_t seq = last <= tail ? 0 : last - tail;
+	int rc = mdb_dbi_open(txn, "audit", MDB_INTEGERKEY, &audit);
+	if (rc == 0)
+		rc = mdb_stat(txn, audit, &stat);
+	if (rc == 0)
+		rc = mdb_cursor_open(txn, audit, &cursor);
+	if (rc != 0)
+		return refuse_file(reason, "the entries' table does not open", rc);
+	const char *fault = NULL;
+	MDB_val key = {sizeof seq, &seq}, value;
+	store_genesis(hash, uuid);
+	if (seq > 0) {
+		rc = mdb_cursor_get(cursor, &key, &value, MDB_SET);
+		if (rc == 0 && value.mv_size > STORE_HASH)
+			memcpy(hash, (uint8_t *)value.mv_data + value.mv_size - STORE_HASH, STORE_HASH);
+	}
+	while (rc == 0 && fault == NULL && seq < last) {
+		rc = mdb_cursor_get(cursor, &key, &value, seq == 0 ? MDB_FIRST : MDB_NEXT);
+		seq++;
+		uint64_t number = 0;
+		if (rc == 0 && key.mv_size == sizeof number)
+			memcpy(&number, key.mv_data, sizeof number);
+		if (rc != 0 || number != seq)
+			fault = "it is not there";
+		else
+			fault = entry_fault(&value, hash);
+		out->checked++;
+	}
+	mdb_cursor_close(cursor);
+	out->entries = stat.ms_entries;
+	if (fault != NULL || (rc != 0 && seq > 0))
+		return refuse_chain(reason, fault ? fault : "it is not there", seq);
+	if (memcmp(hash, out->head.hash, STORE_HASH) != 0)
+		return refuse_chain(reason, "its hash is not the head's", last);
+	if (stat.ms_entries != last)
+		return refuse_chain(reason, "the table has another number of entries", last);
+	return 0;
+}
+
+int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
+	       struct store_walk *out, enum store_found *found, char *reason)
+{
+	static const uint64_t tails[] = {1, STORE_TAIL, UINT64_MAX};
+	MDB_txn *txn;
+	MDB_envinfo info;
+	unsigned count;
+	*out = (struct store_walk){0};
+	*found = STORE_EMPTY;
+	int rc = mdb_env_info(env, &info);
+	if (rc == 0)
+		rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn);
+	if (rc != 0)
+		return refuse_file(reason, "it does not open", rc);
+	int err = 0;
+	if (depth != WALK_HEAD)
+		err = walk_free(txn, info.me_last_pgno, reason);
+	if (err == 0)
+		err = walk_names(txn, &count, reason);
+	if (err == 0 && count > 0) {
+		*found = STORE_WHOLE;
+		err = walk_meta(txn, uuid, out, reason);
+		if (err == 0 && depth != WALK_HEAD)
+			err = walk_own(txn, out->head.seq, out, reason);
+		if (err == 0)
+			err = walk_audit(txn, uuid, tails[depth], out, reason);
+	}
+	mdb_txn_abort(txn);
+	return err;
+}
+
+int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char *reason)
+{
+	*env = NULL;
+	int rc = mdb_env_create(env);
+	if (rc == 0)
+		rc = mdb_env_set_mapsize(*env, map_bytes);
+	if (rc == 0)
+		rc = mdb_env_set_maxdbs(*env, STORE_DBS_MAX);
+	/* Our own lock keeps every writer out, so LMDB's is not needed. */
+	if (rc == 0)
+		rc = mdb_env_open(*env, dir, MDB_RDONLY | MDB_NOLOCK | MDB_NOTLS, 0600);
+	if (rc == 0)
+		return 0;
+	if (*env != NULL)
+		mdb_env_close(*env);
+	*env = NULL;
+	return refuse_file(reason, "it does not open", rc);
+}
+
+/* What the child says: one struct through a pipe, so that a half-said verdict is none. */
+struct verdict {
+	int err;
+	enum store_found found;
+	char reason[STORE_REASON_MAX];
+};
+_Static_assert(sizeof(struct verdict) <= 4096, "a pipe takes it whole");
+
+static void child_run(const char *dir, uint64_t map_bytes, const uint8_t uuid[STORE_UUID],
+		      int pipe_fd)
+{
+	static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGXCPU};
+	struct rlimit none = {0, 0}, cpu = {WALK_CPU_S, WALK_CPU_S};
+	struct verdict verdict = {0};
+	struct store_walk walk;
+	MDB_env *env;
+	prctl(PR_SET_PDEATHSIG, SIGKILL); /* or it would hold the lock after its parent */
+	setrlimit(RLIMIT_CORE, &none);
+	setrlimit(RLIMIT_CPU, &cpu);
+	for (unsigned i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
+		signal(fatal[i], SIG_DFL);
+	int null = open("/dev/null", O_WRONLY);
+	if (null >= 0)
+		dup2(null, 2); /* LMDB's assertions speak there */
+	verdict.err = store_open_reading(dir, map_bytes, &env, verdict.reason);
+	if (verdict.err == 0)
+		verdict.err = store_walk(env, uuid, WALK_TAIL, &walk, &verdict.found, verdict.reason);
+	ssize_t n = write(pipe_fd, &verdict, sizeof verdict);
+	_exit(n == (ssize_t)sizeof verdict ? 0 : 1);
+}
+
+int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
+		     enum store_found *found, char *reason)
+{
+	int fds[2], status = 0;
+	if (pipe2(fds, O_CLOEXEC) != 0)
+		return store_refuse(reason, store_code(errno), "audit log: pipe: %s", strerror(errno));
+	pid_t pid = fork();
+	if (pid < 0) {
+		int code = errno;
+		close(fds[0]);
+		close(fds[1]);
+		return store_refuse(reason, -ERR_MEMORY, "audit log: fork: %s", strerror(code));
+	}
+	if (pid == 0) {
+		close(fds[0]);
+		close(disk->lock_fd); /* the parent's copy keeps the lock */
+		child_run(dir, map_bytes, disk->uuid, fds[1]);
+	}
+	close(fds[1]);
+	struct verdict verdict;
+	ssize_t n;
+	do
+		n = read(fds[0], &verdict, sizeof verdict);
+	while (n < 0 && errno == EINTR);
+	close(fds[0]);
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (n != (ssize_t)sizeof verdict)
+		return store_refuse(reason, -ERR_BAD_FILE,
+			"audit log '%s': data.mdb is damaged: reading it ended a child process (signal %d); "
+			"restore the folder from a copy, or move it away to begin a new log", dir,
+			WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+	verdict.reason[sizeof verdict.reason - 1] = 0;
+	*found = verdict.found;
+	if (verdict.err != 0)
+		store_refuse(reason, 0, "%s", verdict.reason);
+	return verdict.err;
+}
