@@ -248,7 +248,7 @@ void turns_deferred(struct daemon *d);
 /* One sampled token; returns END_NONE or why the turn is over. */
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
 /* The scheduler's END of a turn. */
-void turn_end(struct daemon *d, uint32_t call, const struct effect *effect);
+void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
 void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
 /* Fills the sample of a turn's last row. */

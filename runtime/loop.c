@@ -7,6 +7,7 @@
 #include "runtime/loop.h"
 
 #include <errno.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
@@ -75,7 +76,7 @@ static void hello(struct daemon *d, uint32_t peer, const void *body, size_t leng
 	p->hello = true;
 	const char *name = d->principals[p->principal].name;
 	const struct wire_welcome w = {
-		.minor = m.minor < WIRE_MINOR ? m.minor : WIRE_MINOR, .principal = {name, strlen(name)},
+		.minor = (int)m.minor < WIRE_MINOR ? m.minor : WIRE_MINOR, .principal = {name, strlen(name)},
 		.frame_max = d->options.blob_bytes, .inflight_max = d->options.calls_principal,
 		.window_max = d->options.window_max, .depth_max = d->wire.depth,
 		.hb_ms = d->options.heartbeat_ms};

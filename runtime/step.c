@@ -169,7 +169,7 @@ static void turn_effect(struct daemon *d, const struct effect *e)
 		c->paused = true;
 		break;
 	default:
-		turn_end(d, call, e);
+		turn_over(d, call, e);
 	}
 }
 

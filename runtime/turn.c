@@ -417,7 +417,7 @@ static void record_end(struct daemon *d, const struct call *c, const struct sess
 		d->failed = d->failed || store_failed(d->store) != 0;
 }
 
-void turn_end(struct daemon *d, uint32_t call, const struct effect *e)
+void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 {
 	static struct wire_end end;
 	char ids[WIRE_CALLS_MAX][24];
