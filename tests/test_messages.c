@@ -16,6 +16,11 @@ static char json[4 * SAMPLE_BYTES];
 
 /* --- The second opinion. --- */
 
+static bool same_bytes(const void *a, size_t a_length, const void *b, size_t b_length)
+{
+	return a_length == b_length && (a_length == 0 || memcmp(a, b, a_length) == 0);
+}
+
 static bool same_number(const msgpack_object *o, struct wire_value v)
 {
 	uint64_t n;
@@ -41,11 +46,11 @@ static bool same(const msgpack_object *o, struct wire_value v)
 	case MSGPACK_OBJECT_BOOLEAN:
 		return wire_get_bool(v, &yes) && yes == o->via.boolean;
 	case MSGPACK_OBJECT_STR:
-		return wire_get_str(v, &s) && s.length == o->via.str.size &&
-			memcmp(s.at, o->via.str.ptr, s.length) == 0;
+		return wire_get_str(v, &s) &&
+			same_bytes(s.at, s.length, o->via.str.ptr, o->via.str.size);
 	case MSGPACK_OBJECT_BIN:
-		return wire_get_bin(v, &b) && b.length == o->via.bin.size &&
-			memcmp(b.at, o->via.bin.ptr, b.length) == 0;
+		return wire_get_bin(v, &b) &&
+			same_bytes(b.at, b.length, o->via.bin.ptr, o->via.bin.size);
 	case MSGPACK_OBJECT_ARRAY:
 		if (!wire_get_array(v, &n) || n != o->via.array.size)
 			return false;
@@ -324,7 +329,8 @@ static void rounds(void)
 		uint8_t type = sample_types[i % SAMPLE_TYPES];
 		size_t again = 0, length = sample_make(&d, type, body, sizeof body);
 		REQUIRE(sample_read(type, body, length, NULL, copy, sizeof copy, &again) == 0);
-		REQUIRE(again == length && memcmp(body, copy, length) == 0);
+		if (!EXPECT(again == length && memcmp(body, copy, length) == 0))
+			printf("# type %02x of %zu bytes came back as %zu\n", type, length, again);
 		REQUIRE(agreed(body, length));
 	}
 }
@@ -361,8 +367,10 @@ static void mutants(void)
 			static const uint8_t odd[] = {0x80, 0x90, 0xa0, 0xc0, 0xc1, 0xc4, 0xca, 0xcb,
 				0xcf, 0xd9, 0xdc, 0xdd, 0xde, 0xdf, 0xff, 0x7f, 0x00};
 			size_t at = dice_roll(&d, length);
-			body[at] = dice_roll(&d, 2) ? odd[dice_roll(&d, sizeof odd)] :
-				(uint8_t)(body[at] ^ 1u << dice_roll(&d, 8));
+			if (dice_roll(&d, 2))
+				body[at] = odd[dice_roll(&d, sizeof odd)];
+			else
+				body[at] = (uint8_t)(body[at] ^ (1u << dice_roll(&d, 8)));
 		}
 		uint8_t *own = malloc(length);
 		CHECK(own != NULL);

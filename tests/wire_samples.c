@@ -234,7 +234,7 @@ static int make_end(struct dice *d, struct wire_writer *w)
 		uint64_t *n = &m.usage.prompt;
 		m.usage.present = true;
 		for (int i = 0; i < 13; i++)
-			n[i] = optional(d, WIRE_U64_MAX);
+			n[i] = i < 11 ? number(d, WIRE_U64_MAX) : optional(d, WIRE_U64_MAX);
 		m.usage.diverged_why = maybe(d, 0, WIRE_NAME_MAX);
 	}
 	m.turn = optional(d, WIRE_U64_MAX);
