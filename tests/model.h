@@ -1,0 +1,73 @@
+/*
+ * The plain model of the scheduler that the simulator compares with. See sim.h.
+ */
+#ifndef HOLDFAST_TESTS_MODEL_H
+#define HOLDFAST_TESTS_MODEL_H
+
+#include "sched/sched.h"
+
+enum {
+	SIM_SESSIONS = 12, SIM_TURNS = 12, SIM_PAGES = 64, SIM_CONTEXT = 256,
+	SIM_UNITS = SIM_CONTEXT / 16 + 1, MODEL_TURNS = SIM_TURNS + 2
+};
+
+struct model_session {
+	uint32_t open, closing, principal, history, resident;
+	uint32_t turn, next; /* model turns, or SCHED_NONE */
+	uint64_t granted_bytes;
+	uint64_t token[SIM_CONTEXT + 1];
+	uint32_t ever[SIM_CONTEXT + 1]; /* computed once, as part of this history */
+	uint32_t unit_count[SCHED_GROUP_MAX], unit[SCHED_GROUP_MAX][SIM_UNITS];
+};
+
+struct model_turn {
+	uint32_t live, running, session, index; /* index: the scheduler's, once it was told */
+	uint32_t keep, append, output_max, credit, sampled;
+	uint32_t in_flight, ending;             /* ending: the END that must come, or END_NONE */
+	uint64_t key, arrival, deadline_us;
+	uint32_t resident, recomputed, fresh;
+};
+
+struct model_page {
+	uint32_t state, bad; /* FREE, OWNED, DOOMED or QUARANTINED */
+	uint64_t tag, doom_step;
+	uint64_t slot[256];  /* hash of the token whose K and V are there */
+};
+
+struct model {
+	struct sched *s;
+	struct sched_limits limits;
+	struct model_session session[SIM_SESSIONS];
+	struct model_turn turn[MODEL_TURNS];
+	struct model_page page[SCHED_GROUP_MAX][SIM_PAGES];
+	uint64_t next_token, next_tag, step, arrivals;
+	uint64_t batch; /* in flight, or 0 */
+	struct batch_entry entries[SIM_TURNS];
+	uint32_t entry_count;
+	struct event event; /* of this step */
+	uint32_t arriving;  /* a superseding turn whose place is not free yet */
+	uint32_t answered;  /* refusals told in this step */
+	uint32_t draining;
+	const char *failure;
+};
+
+/* model.c */
+void model_open(struct model *m, struct sched *s, const struct sched_limits *limits);
+void model_event(struct model *m, const struct event *e, const struct batch_result *results,
+		 const struct effects *out);
+void model_effect(struct model *m, const struct effect *f, const struct effects *out);
+uint32_t model_turn_by_index(const struct model *m, uint32_t index);
+uint32_t model_units(const struct model *m, uint64_t tokens);
+uint32_t model_owners(const struct model *m, uint32_t group, uint32_t page);
+void model_fail(struct model *m, const char *rule);
+
+/* model_check.c */
+uint64_t model_unit_bytes(const struct model *m);
+uint32_t model_turn_units(const struct model *m, const struct model_turn *t);
+int model_fits_beside(const struct model *m, const struct model_turn *t);
+void model_order(struct model *m, uint32_t turn);
+void model_refusal(struct model *m, const struct effect *f);
+void model_batch(struct model *m, const struct effect *f);
+void model_after(struct model *m, const struct effects *out);
+
+#endif

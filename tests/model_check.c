@@ -1,0 +1,353 @@
+/*
+ * The second half of the model: rules that effects must keep, and the comparison with every view
+ * after each step.
+ */
+#include "tests/model.h"
+
+#include <string.h>
+
+uint64_t model_unit_bytes(const struct model *m)
+{
+	uint64_t bytes = 0;
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		bytes += m->limits.group[g].page_bytes;
+	return bytes;
+}
+
+uint32_t model_turn_units(const struct model *m, const struct model_turn *t)
+{
+	uint64_t last = (uint64_t)t->keep + t->append + t->output_max;
+	if (last > m->limits.context_tokens)
+		last = m->limits.context_tokens;
+	return model_units(m, last - 1);
+}
+
+static uint32_t pages_in(const struct model *m, uint32_t group, uint32_t state)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < m->limits.group[group].page_count[PLACE_DEVICE]; i++)
+		count += m->page[group][i].state == state;
+	return count;
+}
+
+static uint32_t total_units(const struct model *m)
+{
+	uint32_t units = 0xffffffffu;
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		uint32_t left = m->limits.group[g].page_count[PLACE_DEVICE] - pages_in(m, g, PAGE_QUARANTINED);
+		units = left < units ? left : units;
+	}
+	return units;
+}
+
+static uint32_t granted_units(const struct model *m, uint32_t session)
+{
+	return (uint32_t)(m->session[session].granted_bytes / model_unit_bytes(m));
+}
+
+/* Would the turn fit beside what others were granted, if nothing else ran? */
+int model_fits_beside(const struct model *m, const struct model_turn *t)
+{
+	uint64_t others = 0;
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+		if (m->session[i].open && i != t->session)
+			others += granted_units(m, i);
+	return model_turn_units(m, t) + others <= total_units(m);
+}
+
+/* Nobody passes a turn that arrived earlier, is its session's, and fits beside the grants. */
+void model_order(struct model *m, uint32_t turn)
+{
+	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+		const struct model_turn *t = &m->turn[i];
+		if (!t->live || t->running || t->arrival >= m->turn[turn].arrival)
+			continue;
+		if (m->session[t->session].turn == i && model_fits_beside(m, t))
+			model_fail(m, "ADMITTED out of order");
+	}
+}
+
+/* A refusal must be true. */
+void model_refusal(struct model *m, const struct effect *f)
+{
+	const struct event *e = &m->event;
+	const struct model_session *x = &m->session[e->session];
+	struct model_turn asked;
+	uint64_t prompt = (uint64_t)e->as.turn.keep + e->as.turn.append;
+	uint32_t waiting = 0, live = 0;
+	int right = 0;
+	memset(&asked, 0, sizeof asked);
+	asked.keep = e->as.turn.keep;
+	asked.append = e->as.turn.append;
+	asked.output_max = e->as.turn.output_max;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+		live += m->turn[i].live;
+		waiting += m->turn[i].live && !m->turn[i].running;
+	}
+	if (e->kind != EVENT_TURN || f->session != e->session || f->turn_key != e->turn_key)
+		model_fail(m, "a refusal that answers nothing");
+	switch (f->as.end.err) {
+	case ERR_GONE: right = x->closing; break;
+	case ERR_DRAINING: right = m->draining; break;
+	case ERR_SESSION_BUSY: right = x->turn != SCHED_NONE && !e->as.turn.supersede; break;
+	case ERR_OUT_OF_RANGE: right = e->as.turn.keep > x->history || prompt == 0 || e->as.turn.output_max == 0; break;
+	case ERR_CONTEXT_FULL:
+		right = prompt + 1 > m->limits.context_tokens && f->as.end.needed == prompt + 1 &&
+			f->as.end.limit == m->limits.context_tokens && f->as.end.end == END_CONTEXT;
+		break;
+	case ERR_NO_PAGES:
+		right = model_turn_units(m, &asked) > total_units(m) &&
+			f->as.end.needed == model_turn_units(m, &asked) * model_unit_bytes(m) &&
+			f->as.end.limit == total_units(m) * model_unit_bytes(m);
+		break;
+	case ERR_OVERLOADED:
+		right = waiting >= m->limits.queue_turns || live >= m->limits.turn_count ||
+			(uint64_t)(live + 1) * m->limits.stream_turn_bytes > m->limits.stream_bytes;
+		break;
+	default: break;
+	}
+	if (!right)
+		model_fail(m, "a refusal without its reason");
+}
+
+/* What is to be computed follows on what is there, in pages that are this session's alone. */
+static void entry_check(struct model *m, const struct batch_entry *entry)
+{
+	const struct model_turn *t = &m->turn[model_turn_by_index(m, entry->turn)];
+	const struct model_session *x = &m->session[t->session];
+	uint32_t last = entry->position_first + entry->row_count, page_tokens = m->limits.page_tokens;
+	if (entry->session != t->session || entry->position_first != x->resident || entry->row_count == 0)
+		model_fail(m, "an entry that does not follow on what is resident");
+	if (last > x->history || entry->sample != (last == x->history))
+		model_fail(m, "an entry beyond the history, or its sample mark is wrong");
+	if (entry->sample && t->sampled >= t->credit)
+		model_fail(m, "a sample without room in the stream");
+	int decode = t->sampled > 0 && entry->position_first + 1 == x->history;
+	if (decode != (entry->phase == PHASE_DECODE) || (!decode && entry->row_count > m->limits.chunk_tokens))
+		model_fail(m, "an entry of the wrong phase, or too long");
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		if (x->unit_count[g] * page_tokens < last) {
+			model_fail(m, "a row without a page");
+			return;
+		}
+		for (uint32_t u = entry->position_first / page_tokens; u * page_tokens < last; u++)
+			if (model_owners(m, g, x->unit[g][u]) != 1)
+				model_fail(m, "a row in a page that others own too");
+	}
+}
+
+void model_batch(struct model *m, const struct effect *f)
+{
+	uint32_t rows = 0;
+	for (uint32_t i = 0; i < m->entry_count; i++) {
+		entry_check(m, &m->entries[i]);
+		rows += m->entries[i].row_count;
+	}
+	if (rows != f->as.batch.row_count || rows > m->limits.batch_rows || m->entry_count == 0)
+		model_fail(m, "BATCH with a wrong number of rows");
+}
+
+static int session_runs(const struct model *m, uint32_t session)
+{
+	uint32_t turn = m->session[session].turn;
+	return turn != SCHED_NONE && m->turn[turn].running;
+}
+
+static void session_after(struct model *m, uint32_t session)
+{
+	struct model_session *x = &m->session[session];
+	struct session_view view;
+	struct page_ref refs[SIM_UNITS];
+	int there = sched_session(m->s, session, &view) == 0;
+	if (there != (int)x->open) {
+		model_fail(m, "a session is there, or is not");
+		return;
+	}
+	if (!there)
+		return;
+	uint32_t state = session_runs(m, session) ? SESSION_RUNNING
+		: x->turn != SCHED_NONE ? SESSION_WAITING : SESSION_IDLE;
+	if (view.state != state || view.history != x->history || view.resident != x->resident)
+		model_fail(m, "a session's state, history or residence differs");
+	if (view.granted_bytes != x->granted_bytes || view.principal != x->principal)
+		model_fail(m, "a session's grant or principal differs");
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		uint32_t units = model_units(m, x->resident);
+		if (state != SESSION_RUNNING && x->unit_count[g] != units)
+			model_fail(m, "a session at rest has pages that it does not fill");
+		uint32_t count = sched_page_table(m->s, session, g, 0, SIM_UNITS, refs);
+		if (count != x->unit_count[g] || count < units) {
+			model_fail(m, "a page table has another length");
+			return;
+		}
+		for (uint32_t u = 0; u < count; u++)
+			if (refs[u].page != x->unit[g][u] || refs[u].tag != m->page[g][refs[u].page].tag)
+				model_fail(m, "a page table names another page or tag");
+		for (uint32_t i = 0; i < x->resident; i++)
+			if (m->page[g][x->unit[g][i / m->limits.page_tokens]].slot[i % m->limits.page_tokens] != x->token[i])
+				model_fail(m, "what is called resident holds other tokens");
+	}
+}
+
+/* Owned pages by who owns them: running alone, at rest alone, more than one. */
+struct owned {
+	uint32_t running, retained, shared, yielding;
+};
+
+static void page_after(struct model *m, uint32_t g, uint32_t page, struct owned *sum)
+{
+	struct page_view view;
+	uint32_t owners = 0, owner = SCHED_NONE, kept = 0;
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
+		const struct model_session *x = &m->session[i];
+		for (uint32_t u = 0; x->open && u < x->unit_count[g]; u++) {
+			if (x->unit[g][u] != page)
+				continue;
+			owners++;
+			owner = i;
+			kept += session_runs(m, i) || u < granted_units(m, i);
+		}
+	}
+	(void)sched_page(m->s, g, page, &view);
+	const struct model_page *p = &m->page[g][page];
+	uint32_t state = owners > 1 ? PAGE_SHARED : p->state;
+	if ((owners > 0) != (p->state == PAGE_OWNED))
+		model_fail(m, "a page without owner was not freed, or one with an owner was");
+	if (view.state != state || view.owners != owners || view.tag != p->tag)
+		model_fail(m, "a page's state, owners or tag differ");
+	if (view.session != (owners == 1 ? owner : SCHED_NONE))
+		model_fail(m, "a page's owner differs");
+	sum->shared += owners > 1;
+	sum->running += owners == 1 && session_runs(m, owner);
+	sum->retained += owners == 1 && !session_runs(m, owner);
+	sum->yielding += owners > 0 && kept == 0;
+}
+
+static uint64_t promised_units(const struct model *m)
+{
+	uint64_t units = 0;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		if (m->turn[i].live && m->turn[i].running)
+			units += model_turn_units(m, &m->turn[i]) - m->session[m->turn[i].session].unit_count[0];
+	return units;
+}
+
+/* Units that the turn's own session has in the count of those that would be given up. */
+static uint32_t own_yielding(const struct model *m, uint32_t session)
+{
+	const struct model_session *x = &m->session[session];
+	uint32_t units = 0;
+	for (uint32_t u = granted_units(m, session); u < x->unit_count[0]; u++) {
+		uint32_t kept = 0;
+		for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+			if (m->session[i].open && u < m->session[i].unit_count[0] && m->session[i].unit[0][u] == x->unit[0][u])
+				kept += session_runs(m, i) || u < granted_units(m, i);
+		units += kept == 0;
+	}
+	return units;
+}
+
+/* Promises are covered; and whoever is first and fits does not wait. */
+static void promises_after(struct model *m, uint32_t yielding)
+{
+	uint64_t cover = 0xffffffffu, promised = promised_units(m);
+	uint32_t running = 0, first = SCHED_NONE;
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		uint64_t units = (uint64_t)pages_in(m, g, PAGE_FREE) + pages_in(m, g, PAGE_DOOMED) + yielding;
+		cover = units < cover ? units : cover;
+	}
+	if (cover < promised)
+		model_fail(m, "promised more than there is");
+	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+		const struct model_turn *t = &m->turn[i];
+		running += t->live && t->running;
+		if (!t->live || t->running || m->session[t->session].turn != i)
+			continue;
+		if (model_turn_units(m, t) > total_units(m))
+			model_fail(m, "a turn waits that can never fit");
+		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
+			first = i;
+	}
+	if (running > m->limits.batch_turns)
+		model_fail(m, "more turns run than may");
+	if (first == SCHED_NONE || running == m->limits.batch_turns || cover < promised)
+		return;
+	uint32_t session = m->turn[first].session;
+	uint64_t needed = model_turn_units(m, &m->turn[first]) - m->session[session].unit_count[0];
+	if (needed + own_yielding(m, session) <= cover - promised)
+		model_fail(m, "the first turn fits, and waits");
+}
+
+static void ledger_after(struct model *m, const struct owned *sum)
+{
+	uint64_t free_bytes = 0, doomed = 0, promised = 0, owned[3] = {0}, live = 0;
+	uint64_t units = promised_units(m);
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		uint64_t bytes = m->limits.group[g].page_bytes, count = pages_in(m, g, PAGE_FREE);
+		free_bytes += count * bytes;
+		promised += (count < units ? count : units) * bytes;
+		doomed += (uint64_t)(pages_in(m, g, PAGE_DOOMED) + pages_in(m, g, PAGE_QUARANTINED)) * bytes;
+		owned[0] += sum[g].running * bytes;
+		owned[1] += sum[g].retained * bytes;
+		owned[2] += sum[g].shared * bytes;
+	}
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		live += m->turn[i].live;
+	if (sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_FREE) + promised != free_bytes ||
+	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_PROMISED) != promised ||
+	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_DOOMED) != doomed ||
+	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_RUNNING) != owned[0] ||
+	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_RETAINED) != owned[1] ||
+	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_SHARED) != owned[2] ||
+	    sched_ledger(m->s, ACCOUNT_STREAM, COLUMN_RUNNING) != live * m->limits.stream_turn_bytes)
+		model_fail(m, "the ledger differs from a recount");
+}
+
+static void turns_after(struct model *m)
+{
+	struct turn_view view;
+	int could = 0;
+	uint32_t doomed = 0;
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		doomed += pages_in(m, g, PAGE_DOOMED);
+	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+		const struct model_turn *t = &m->turn[i];
+		if (!t->live)
+			continue;
+		if (t->ending && !t->in_flight)
+			model_fail(m, "a turn that must end goes on");
+		if (t->index == SCHED_NONE || sched_turn(m->s, t->index, &view) != 0) {
+			model_fail(m, "a turn is not there, or was never told");
+			continue;
+		}
+		if (view.key != t->key || view.running != t->running || view.sampled != t->sampled || view.credit != t->credit)
+			model_fail(m, "a turn's view differs");
+		could |= t->running && t->sampled < t->credit;
+	}
+	/* Work is never left lying, unless pages wait for their records. */
+	if (could && !m->batch && (!m->limits.hold_until_durable || doomed == 0))
+		model_fail(m, "there is work, and no batch");
+}
+
+void model_after(struct model *m, const struct effects *out)
+{
+	struct owned sum[SCHED_GROUP_MAX];
+	memset(sum, 0, sizeof sum);
+	for (uint32_t i = 0; i < out->count && !m->failure; i++)
+		model_effect(m, &out->list[i], out);
+	if (m->arriving != SCHED_NONE)
+		m->session[m->turn[m->arriving].session].next = m->arriving;
+	m->arriving = SCHED_NONE;
+	if (m->answered > 1)
+		model_fail(m, "more than one refusal for one turn");
+	for (uint32_t i = 0; i < SIM_SESSIONS && !m->failure; i++)
+		session_after(m, i);
+	for (uint32_t g = 0; g < m->limits.group_count && !m->failure; g++)
+		for (uint32_t i = 0; i < m->limits.group[g].page_count[PLACE_DEVICE]; i++)
+			page_after(m, g, i, &sum[g]);
+	if (m->failure)
+		return;
+	promises_after(m, sum[0].yielding);
+	ledger_after(m, sum);
+	turns_after(m);
+}

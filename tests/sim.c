@@ -1,0 +1,453 @@
+/*
+ * The simulator's world: draws limits and weights from a seed, sends random events, answers
+ * batches with partial results and faults, and at the end stops the faults and sees it through.
+ */
+#include "tests/sim.h"
+#include "tests/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct world {
+	uint64_t rng, now_us, next_key, durable;
+	uint32_t weight[EVENT_KIND_COUNT], weight_sum, faults, calm, wants_drain;
+	struct model *m;
+	struct sched *s;
+	struct sched_limits limits;
+	struct effects out;
+	struct sim_trace *trace;
+	struct sim_report *report;
+};
+
+static uint64_t draw(struct world *w)
+{
+	w->rng += 0x9e3779b97f4a7c15u;
+	uint64_t z = w->rng;
+	z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+	z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+	return z ^ (z >> 31);
+}
+
+static uint32_t below(struct world *w, uint64_t bound)
+{
+	return bound ? (uint32_t)(draw(w) % bound) : 0;
+}
+
+static int chance(struct world *w, uint32_t of_1000)
+{
+	return below(w, 1000) < of_1000;
+}
+
+static void limits_draw(struct world *w)
+{
+	struct sched_limits *l = &w->limits;
+	memset(l, 0, sizeof *l);
+	l->session_count = 1 + below(w, SIM_SESSIONS);
+	l->turn_count = 2 + below(w, SIM_TURNS - 1);
+	l->principal_count = 1 + below(w, 3);
+	l->group_count = chance(w, 250) ? 2 : 1;
+	l->page_tokens = chance(w, 700) ? 16 : 32;
+	l->context_tokens = 20 + below(w, SIM_CONTEXT - 20);
+	l->batch_turns = 1 + below(w, l->turn_count);
+	l->batch_rows = l->batch_turns + below(w, 96);
+	l->chunk_tokens = 1 + below(w, 64);
+	l->queue_turns = 1 + below(w, 8);
+	l->growth_tokens = below(w, 2) * 64;
+	l->hold_until_durable = below(w, 2);
+	l->step_us = below(w, 2) * 100;
+	l->weights_bytes = 12345;
+	l->stream_turn_bytes = 10;
+	l->stream_bytes = 10 * (1 + below(w, SIM_TURNS));
+	l->lease_us_max = chance(w, 900) ? 20000 : 0;
+	for (uint32_t g = 0; g < l->group_count; g++) {
+		l->group[g].page_bytes = 100 + g;
+		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, chance(w, 500) ? 12 : SIM_PAGES - 1);
+	}
+	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
+}
+
+/* Swarm: each run leaves some kinds of event out, and likes some others. */
+static void weights_draw(struct world *w)
+{
+	static const uint32_t usual[EVENT_KIND_COUNT] = {
+		[EVENT_OPEN] = 10, [EVENT_FORK] = 8, [EVENT_TURN] = 40, [EVENT_CANCEL] = 8, [EVENT_CREDIT] = 30,
+		[EVENT_ROLLBACK] = 8, [EVENT_CLOSE] = 4, [EVENT_RESIDENCY] = 8, [EVENT_HINT] = 2, [EVENT_PARK] = 3,
+		[EVENT_BATCH_DONE] = 90, [EVENT_DURABLE] = 40, [EVENT_TIMER] = 8, [EVENT_RATES] = 1,
+	};
+	for (uint32_t kind = 0; kind < EVENT_KIND_COUNT; kind++) {
+		uint32_t factor = below(w, 4);
+		if (kind == EVENT_OPEN || kind == EVENT_TURN || kind == EVENT_BATCH_DONE || kind == EVENT_DURABLE)
+			factor++;
+		w->weight[kind] = usual[kind] * factor;
+		w->weight_sum += w->weight[kind];
+	}
+	w->faults = below(w, 3) * 20;
+	w->wants_drain = chance(w, 150);
+}
+
+static void fold(uint64_t *hash, const void *bytes, size_t count)
+{
+	const unsigned char *at = bytes;
+	for (size_t i = 0; i < count; i++)
+		*hash = (*hash ^ at[i]) * 0x100000001b3u;
+}
+
+static uint64_t effects_fold(uint64_t hash, const struct effects *out)
+{
+	fold(&hash, out->list, out->count * sizeof *out->list);
+	fold(&hash, out->entries, out->entry_count * sizeof *out->entries);
+	return hash;
+}
+
+static void trace_add(struct sim_trace *t, const struct event *e, const struct batch_result *results)
+{
+	uint32_t count = e->kind == EVENT_BATCH_DONE ? e->as.batch.result_count : 0;
+	if (t->event_count == t->event_capacity) {
+		t->event_capacity = t->event_capacity ? 2 * t->event_capacity : 1024;
+		t->events = realloc(t->events, t->event_capacity * sizeof *t->events);
+	}
+	if (t->result_count + count > t->result_capacity) {
+		t->result_capacity = 2 * t->result_capacity + 1024;
+		t->results = realloc(t->results, t->result_capacity * sizeof *t->results);
+	}
+	t->events[t->event_count++] = *e;
+	if (count)
+		memcpy(t->results + t->result_count, results, count * sizeof *results);
+	t->result_count += count;
+}
+
+static void effects_open(struct effects *out, const struct sched_limits *limits)
+{
+	memset(out, 0, sizeof *out);
+	out->capacity = sched_effect_max(limits);
+	out->list = calloc(out->capacity, sizeof *out->list);
+	out->entry_capacity = limits->batch_turns;
+	out->entries = calloc(out->entry_capacity, sizeof *out->entries);
+}
+
+static struct event event_make(const struct world *w, enum event_kind kind)
+{
+	struct event e;
+	memset(&e, 0, sizeof e);
+	e.kind = kind;
+	e.now_us = w->now_us;
+	e.session = e.turn = SCHED_NONE;
+	return e;
+}
+
+static void send(struct world *w, const struct event *e, const struct batch_result *results)
+{
+	if (w->m->failure)
+		return;
+	if (w->trace)
+		trace_add(w->trace, e, results);
+	sched_step(w->s, e, NULL, results, &w->out);
+	sched_audit(w->s);
+	model_event(w->m, e, results, &w->out);
+	model_after(w->m, &w->out);
+	w->report->effects_hash = effects_fold(w->report->effects_hash, &w->out);
+	w->report->steps++;
+	for (uint32_t i = 0; i < w->out.count; i++) {
+		w->report->seen[w->out.list[i].kind]++;
+		if (w->out.list[i].kind == EFFECT_END)
+			w->report->ended[w->out.list[i].as.end.end]++;
+	}
+	if (w->m->failure)
+		w->report->failure_step = w->report->steps;
+}
+
+/* A session that is open, drawn fairly; SCHED_NONE if there is none. */
+static uint32_t session_draw(struct world *w)
+{
+	uint32_t seen = 0, found = SCHED_NONE;
+	for (uint32_t i = 0; i < w->limits.session_count; i++)
+		if (w->m->session[i].open && below(w, ++seen) == 0)
+			found = i;
+	return found;
+}
+
+static uint32_t turn_draw(struct world *w)
+{
+	uint32_t seen = 0, found = SCHED_NONE;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		if (w->m->turn[i].live && w->m->turn[i].index != SCHED_NONE && below(w, ++seen) == 0)
+			found = i;
+	return found;
+}
+
+static void residency_draw(struct world *w, struct event *e)
+{
+	e->as.residency.kind = below(w, 3);
+	e->as.residency.bytes = chance(w, 100) ? UINT64_MAX : below(w, 2000);
+	e->as.residency.lease_us = chance(w, 100) ? UINT64_MAX : below(w, 30000);
+}
+
+static void turn_make(struct world *w, struct event *e)
+{
+	const struct model_session *x = &w->m->session[e->session];
+	uint32_t history = x->history;
+	e->turn_key = ++w->next_key;
+	e->as.turn.keep = chance(w, 800) ? history : below(w, history + 1 + (uint32_t)chance(w, 50));
+	e->as.turn.append = chance(w, 100) ? 0 : below(w, chance(w, 300) ? w->limits.context_tokens + 2 : 40);
+	e->as.turn.output_max = chance(w, 30) ? 0 : 1 + below(w, chance(w, 300) ? 300 : 20);
+	e->as.turn.credit = chance(w, 700) ? 1000 : below(w, 4);
+	e->as.turn.supersede = (uint32_t)chance(w, 300);
+	if (chance(w, 50))
+		e->as.turn.deadline_us = w->now_us + below(w, 5000);
+	if (chance(w, 5))
+		e->as.turn.append = 0xffffffffu;
+}
+
+/* A page of the entry's session, for a result that says it did not match. */
+static void integrity_draw(struct world *w, const struct batch_entry *entry, struct batch_result *r)
+{
+	struct page_ref refs[SIM_UNITS];
+	r->group = below(w, w->limits.group_count);
+	uint32_t count = sched_page_table(w->s, entry->session, r->group, 0, SIM_UNITS, refs);
+	r->page = refs[below(w, count)].page;
+	r->end = END_INTEGRITY;
+	r->computed = chance(w, 500) ? 0 : r->computed;
+	r->sampled = 0;
+}
+
+static void batch_answer(struct world *w)
+{
+	struct batch_result results[SIM_TURNS];
+	struct event e = event_make(w, EVENT_BATCH_DONE);
+	uint32_t rows = 0;
+	memset(results, 0, sizeof results);
+	for (uint32_t i = 0; i < w->m->entry_count; i++) {
+		const struct batch_entry *entry = &w->m->entries[i];
+		struct batch_result *r = &results[i];
+		uint32_t faults = w->calm ? 0 : w->faults;
+		r->turn = entry->turn;
+		r->computed = chance(w, faults) ? below(w, entry->row_count + 1) : entry->row_count;
+		r->sampled = entry->sample && r->computed == entry->row_count;
+		rows += r->computed;
+		if (chance(w, faults / 4)) {
+			integrity_draw(w, entry, r);
+		} else if (chance(w, faults)) {
+			r->end = END_FAULT;
+			r->sampled = r->sampled && chance(w, 500);
+		} else if (r->sampled && chance(w, 60)) {
+			r->end = chance(w, 500) ? END_STOP : END_TOOL;
+			r->sampled = !chance(w, 300);
+		}
+	}
+	w->now_us += 20 + rows;
+	e.now_us = w->now_us;
+	e.as.batch.batch = w->m->batch;
+	e.as.batch.result_count = w->m->entry_count;
+	e.as.batch.measured_us = 20 + rows;
+	send(w, &e, results);
+}
+
+static void durable_send(struct world *w, int all)
+{
+	struct event e = event_make(w, EVENT_DURABLE);
+	uint64_t behind = w->m->step - w->durable;
+	w->durable += all ? behind : below(w, behind + 1);
+	e.as.durable.step = w->durable;
+	send(w, &e, NULL);
+}
+
+static void turn_event_send(struct world *w, enum event_kind kind)
+{
+	static const uint32_t ends[] = {END_CANCEL, END_SLOW, END_STOP, END_TOOL, END_DRAIN};
+	struct event e = event_make(w, kind);
+	uint32_t turn = turn_draw(w);
+	if (turn == SCHED_NONE)
+		return;
+	e.turn = w->m->turn[turn].index;
+	if (kind == EVENT_CANCEL)
+		e.as.cancel.end = ends[below(w, 5)];
+	else
+		e.as.credit.tokens = w->m->turn[turn].sampled + below(w, 8);
+	send(w, &e, NULL);
+}
+
+static void session_event_send(struct world *w, enum event_kind kind)
+{
+	struct event e = event_make(w, kind);
+	e.session = session_draw(w);
+	if (e.session == SCHED_NONE)
+		return;
+	switch (kind) {
+	case EVENT_FORK:
+		e.session_key = ++w->next_key;
+		residency_draw(w, &e);
+		break;
+	case EVENT_TURN: turn_make(w, &e); break;
+	case EVENT_ROLLBACK:
+		e.as.rollback.tokens = below(w, w->m->session[e.session].history + 2);
+		break;
+	case EVENT_RESIDENCY: residency_draw(w, &e); break;
+	case EVENT_HINT: e.as.hint.pause = below(w, 2); break;
+	case EVENT_PARK: e.as.park.place = chance(w, 800) ? PLACE_TOKENS : PLACE_HOST; break;
+	default: break;
+	}
+	send(w, &e, NULL);
+}
+
+static void random_event(struct world *w)
+{
+	uint32_t at = below(w, w->weight_sum), kind = 0;
+	while (at >= w->weight[kind])
+		at -= w->weight[kind++];
+	w->now_us += below(w, 100);
+	struct event e = event_make(w, (enum event_kind)kind);
+	switch (kind) {
+	case EVENT_OPEN:
+		e.session_key = ++w->next_key;
+		e.principal = below(w, w->limits.principal_count);
+		residency_draw(w, &e);
+		send(w, &e, NULL);
+		break;
+	case EVENT_BATCH_DONE:
+		if (w->m->batch)
+			batch_answer(w);
+		break;
+	case EVENT_DURABLE: durable_send(w, 0); break;
+	case EVENT_TIMER:
+		if (sched_deadline_us(w->s) != UINT64_MAX && sched_deadline_us(w->s) > w->now_us && chance(w, 500))
+			w->now_us = e.now_us = sched_deadline_us(w->s);
+		send(w, &e, NULL);
+		break;
+	case EVENT_RATES:
+		e.as.rates.prefill_ns_token = below(w, 5000);
+		e.as.rates.decode_ns_row = below(w, 5000);
+		send(w, &e, NULL);
+		break;
+	case EVENT_CANCEL:
+	case EVENT_CREDIT: turn_event_send(w, (enum event_kind)kind); break;
+	default: session_event_send(w, (enum event_kind)kind); break;
+	}
+}
+
+/* Everybody reads, records become durable, batches succeed: all turns that can run must end. */
+static void see_through(struct world *w)
+{
+	for (uint32_t round = 0; round < 20000 && !w->m->failure; round++) {
+		uint64_t ends = 0, live = 0;
+		for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+			const struct model_turn *t = &w->m->turn[i];
+			live += t->live;
+			if (!t->live || t->credit >= 1000)
+				continue;
+			struct event e = event_make(w, EVENT_CREDIT);
+			e.turn = t->index;
+			e.as.credit.tokens = 1000;
+			send(w, &e, NULL);
+			ends++;
+		}
+		if (live == 0)
+			return;
+		durable_send(w, 1);
+		if (w->m->batch)
+			batch_answer(w);
+		else if (ends == 0)
+			return;
+	}
+}
+
+static void liveness(struct world *w)
+{
+	w->calm = 1;
+	see_through(w);
+	/* Whoever still waits must have no room beside the grants. */
+	for (uint32_t i = 0; i < MODEL_TURNS && !w->m->failure; i++)
+		if (w->m->turn[i].live && (w->m->turn[i].running || model_fits_beside(w->m, &w->m->turn[i])))
+			model_fail(w->m, "liveness: a turn is not answered");
+	for (uint32_t i = 0; i < w->limits.session_count && !w->m->failure; i++) {
+		struct event e = event_make(w, EVENT_RESIDENCY);
+		e.session = i;
+		if (w->m->session[i].open)
+			send(w, &e, NULL);
+		see_through(w);
+	}
+	if (w->m->failure)
+		return;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		if (w->m->turn[i].live)
+			model_fail(w->m, "liveness: a turn is not answered without grants");
+	durable_send(w, 1);
+	uint64_t doomed = 0;
+	for (uint32_t g = 0; g < w->limits.group_count; g++)
+		for (uint32_t i = 0; i < w->limits.group[g].page_count[PLACE_DEVICE]; i++)
+			doomed += w->m->page[g][i].state == PAGE_DOOMED;
+	if (doomed || sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_RUNNING) || sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_PROMISED))
+		model_fail(w->m, "liveness: pages are not free, retained or quarantined");
+	for (uint32_t i = 0; i < w->limits.session_count && !w->m->failure; i++) {
+		struct event e = event_make(w, EVENT_CLOSE);
+		e.session = i;
+		if (w->m->session[i].open)
+			send(w, &e, NULL);
+	}
+	if (sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_RETAINED) || sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_SHARED))
+		model_fail(w->m, "liveness: pages are left after the last session");
+	if (sched_deadline_us(w->s) != UINT64_MAX)
+		model_fail(w->m, "liveness: a timer runs with nobody there");
+}
+
+void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_report *out)
+{
+	struct world w;
+	memset(&w, 0, sizeof w);
+	memset(out, 0, sizeof *out);
+	w.rng = seed * 0x2545f4914f6cdd1du + 1;
+	w.report = out;
+	w.trace = trace;
+	limits_draw(&w);
+	weights_draw(&w);
+	if (trace) {
+		memset(trace, 0, sizeof *trace);
+		trace->limits = w.limits;
+	}
+	w.s = sched_init(aligned_alloc(64, sched_bytes(&w.limits)), &w.limits);
+	effects_open(&w.out, &w.limits);
+	w.m = malloc(sizeof *w.m);
+	model_open(w.m, w.s, &w.limits);
+	for (uint32_t i = 0; i < steps && !w.m->failure; i++)
+		random_event(&w);
+	if (w.wants_drain) {
+		struct event e = event_make(&w, EVENT_DRAIN);
+		send(&w, &e, NULL);
+	}
+	if (!w.m->failure)
+		liveness(&w);
+	out->hash = sched_hash(w.s);
+	out->simulated_us = w.now_us;
+	out->failure = w.m->failure;
+	free(w.m);
+	free(w.s);
+	free(w.out.list);
+	free(w.out.entries);
+}
+
+uint64_t sim_replay(const struct sim_trace *trace, uint64_t *state_hash)
+{
+	struct effects out;
+	uint64_t hash = 0;
+	uint32_t result = 0;
+	effects_open(&out, &trace->limits);
+	struct sched *s = sched_init(aligned_alloc(64, sched_bytes(&trace->limits)), &trace->limits);
+	for (uint32_t i = 0; i < trace->event_count; i++) {
+		const struct event *e = &trace->events[i];
+		sched_step(s, e, NULL, trace->results + result, &out);
+		if (e->kind == EVENT_BATCH_DONE)
+			result += e->as.batch.result_count;
+		hash = effects_fold(hash, &out);
+	}
+	*state_hash = sched_hash(s);
+	free(s);
+	free(out.list);
+	free(out.entries);
+	return hash;
+}
+
+void sim_trace_free(struct sim_trace *trace)
+{
+	free(trace->events);
+	free(trace->results);
+	memset(trace, 0, sizeof *trace);
+}
