@@ -14,13 +14,15 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <sys/statvfs.h>
 #include <time.h>
 #include <unistd.h>
 
 #include "runtime/store_disk.h"
 #include "sched/check.h"
 
-enum { MAP_BYTES_MIN = 1 << 20, BATCH_BYTES = 256 << 10, RING_MAX = 1 << 24 };
+enum { MAP_BYTES_MIN = 1 << 20, BATCH_BYTES = 256 << 10, RING_MAX = 1 << 24,
+       FULL_BYTES = 1 << 20 };
 
 struct store {
 	struct store_disk disk;
@@ -176,6 +178,15 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 	return 0;
 }
 
+/* A write that a full disk cuts in two is EIO to LMDB; the one who reads the line wants the cause. */
+static int commit_code(const struct store *s, int rc)
+{
+	struct statvfs fs;
+	if (rc == EIO && statvfs(s->disk.dir, &fs) == 0 && fs.f_bavail * fs.f_frsize < FULL_BYTES)
+		return -ERR_DISK_FULL;
+	return store_code(rc);
+}
+
 /* The one way out of a transaction: after a commit, failed or not, its handle is gone. */
 static int batch_commit(const struct store *s, struct batch *b, bool clean)
 {
@@ -186,7 +197,7 @@ static int batch_commit(const struct store *s, struct batch *b, bool clean)
 	else
 		rc = mdb_txn_commit(b->txn);
 	b->txn = NULL;
-	return err != 0 ? err : rc != 0 ? store_code(rc) : 0;
+	return err != 0 ? err : rc != 0 ? commit_code(s, rc) : 0;
 }
 
 static int batch_begin(const struct store *s, struct batch *b)

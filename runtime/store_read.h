@@ -15,7 +15,7 @@ uint64_t store_reader_last(const struct store_reader *reader); /* the last entry
 uint32_t store_reader_boot(const struct store_reader *reader); /* the last boot's number */
 bool store_reader_clean(const struct store_reader *reader);    /* ended by store_close */
 
-enum { STORE_ENTRY_RECORDS = 250 }; /* a body has room for fewer */
+enum { STORE_ENTRY_RECORDS = 264 }; /* 4,000 bytes of body, 15 for the shortest record */
 
 struct store_read_entry {
 	uint64_t seq, mono_ns, wall_ns;

@@ -1,0 +1,136 @@
+/*
+ * What the tests of the store share: a folder that goes away at the end, and the opening of a store
+ * in it.
+ */
+#ifndef HOLDFAST_TESTS_STORE_DIR_H
+#define HOLDFAST_TESTS_STORE_DIR_H
+
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/store_disk.h"
+#include "runtime/store_read.h"
+#include "sched/check.h"
+#include "tests/tap.h"
+
+static char store_dir[256];
+static char store_reason[STORE_REASON_MAX];
+static const char *store_warning;
+
+static inline const char *dir_path(const char *name)
+{
+	static char path[4][512];
+	static unsigned at;
+	at = (at + 1) % 4;
+	snprintf(path[at], sizeof path[at], "%s/%s", store_dir, name);
+	return path[at];
+}
+
+/* A folder on the disk that the build is on, with a space in its name. */
+static inline void dir_make(void)
+{
+	snprintf(store_dir, sizeof store_dir, "store test.XXXXXX");
+	CHECK(mkdtemp(store_dir) != NULL);
+}
+
+static inline void dir_drop(void)
+{
+	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine"};
+	chmod(store_dir, 0700);
+	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
+		unlink(dir_path(names[i]));
+	rmdir(store_dir);
+	store_fault_set(NULL, 0);
+}
+
+static inline struct store_options dir_options(void)
+{
+	struct store_options o;
+	store_options_default(&o);
+	o.dir = store_dir;
+	o.map_bytes = 256 << 20;
+	o.ring_records = 1024;
+	return o;
+}
+
+static inline int dir_open(struct store **out)
+{
+	struct store_options o = dir_options();
+	store_reason[0] = 0;
+	return store_open(&o, out, store_reason, &store_warning);
+}
+
+/* Opens and closes; what store_open said. A refusal has one line of reason. */
+static inline int dir_try(void)
+{
+	struct store *s;
+	int err = dir_open(&s);
+	if (err == 0)
+		EXPECT_EQ(store_close(&s), 0);
+	else
+		EXPECT(strlen(store_reason) > 20 && strchr(store_reason, '\n') == NULL);
+	return err;
+}
+
+static inline bool dir_says(const char *words)
+{
+	if (strstr(store_reason, words) != NULL)
+		return true;
+	printf("# the reason was: %s\n", store_reason);
+	return false;
+}
+
+static inline bool dir_sound(struct store_verified *v)
+{
+	int err = store_verify(store_dir, v, store_reason);
+	if (err != 0)
+		printf("# verify: %s: %s\n", err_name(err), store_reason);
+	return err == 0;
+}
+
+static inline struct store_record step_end(uint64_t step)
+{
+	return (struct store_record){.kind = STORE_STEP_END, .step = step};
+}
+
+static inline void wait_ms(uint32_t ms)
+{
+	struct timespec t = {ms / 1000, (long)(ms % 1000) * 1000000};
+	nanosleep(&t, NULL);
+}
+
+/* False after ten seconds, or when the writer failed. */
+static inline bool durable_wait(struct store *s, uint64_t step)
+{
+	for (unsigned i = 0; i < 50000 && store_durable(s) < step && store_failed(s) == 0; i++) {
+		struct timespec t = {0, 200000};
+		nanosleep(&t, NULL);
+	}
+	return store_durable(s) >= step;
+}
+
+/* A push that waits for room, as the loop would. */
+static inline int push_wait(struct store *s, const struct store_record *r)
+{
+	int err;
+	while ((err = store_push(s, r)) == -ERR_AUDIT_STALLED)
+		wait_ms(1);
+	return err;
+}
+
+static inline int push_step(struct store *s, uint64_t step)
+{
+	struct store_record r = {.kind = STORE_ASSIGN, .principal = 7, .page_first = (uint32_t)step % 64,
+				 .page_count = 4, .tag_first = step * 8, .session = {1, 2, 3}};
+	TRY(push_wait(s, &r));
+	r = step_end(step);
+	return push_wait(s, &r);
+}
+
+#endif
