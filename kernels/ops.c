@@ -54,7 +54,7 @@ enum isa ops_isa_best(void)
 
 int ops_isa_runs(enum isa isa)
 {
-	return isa >= ISA_SCALAR && isa <= isa_find();
+	return isa == ISA_AUTO || (isa >= ISA_SCALAR && isa <= isa_find());
 }
 
 const char *ops_isa_name(enum isa isa)

@@ -393,7 +393,7 @@ int loop_run(struct daemon *d)
 		struct epoll_event fired[8];
 		const int n = epoll_wait(d->epoll, fired, 8, sleep_ms(d, calls_next, more));
 		for (int i = 0; i < n; i++)
-			if (fired[i].data.fd == engine_fd(d->engine) || (d->store && fired[i].data.fd == store_fd(d->store)))
+			if (d->store && fired[i].data.fd == store_fd(d->store))
 				fd_drain(fired[i].data.fd);
 	}
 	close(d->epoll);
