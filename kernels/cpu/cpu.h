@@ -94,11 +94,13 @@ struct leaf {
 	void (*matmul[PACK_COUNT])(const struct weight *w, uint32_t group_first,
 				   uint32_t group_count, const struct act *a, uint32_t c_first,
 				   uint32_t c_count, float *out, size_t out_stride);
-	/* out = x * w / sqrt(mean(x^2) + epsilon); the sum of squares as the f32 dot. EXACT. */
+	/* out = x * w / sqrt(mean(x^2) + epsilon); the sum of squares as the f32 dot; out may
+	   be x. EXACT. */
 	void (*norm)(const float *x, const float *w, uint32_t n, float epsilon, float *out);
 	/* One row to i8 blocks; n a multiple of 32. EXACT. */
 	void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
-	/* out = silu(gate) * up, and gelu (tanh form). */
+	/* out = silu(gate) * up, and gelu (tanh form); out may be gate. An element's bits do not
+	   depend on where it stands. */
 	void (*gate[2])(const float *gate, const float *up, uint32_t n, float *out);
 	void (*attend)(const struct attend_job *job);
 	/* Encode one head's values (n of them) of one token into page bytes: K at offsets of

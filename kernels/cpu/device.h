@@ -1,0 +1,163 @@
+/*
+ * The CPU device's own state, and what its files share: device.c (life, weights, buffers), pack.c
+ * (weights into memory), batch.c (the block's checks), step.c (matmuls and norms), attend.c (RoPE,
+ * pages' rows, attention), pages.c (pages and tags), sample.c (logits to tokens). Private to
+ * kernels/cpu/.
+ *
+ * Every buffer is sized by the plan at device_open; a step allocates nothing.
+ */
+#ifndef HOLDFAST_KERNELS_CPU_DEVICE_H
+#define HOLDFAST_KERNELS_CPU_DEVICE_H
+
+#include "kernels/cpu/cpu.h"
+#include "kernels/cpu/pool.h"
+
+enum {
+	TILE_ROWS = 16,      /* rows of one sequence that attention takes together */
+	ROPE_SETS = 4,       /* distinct rotary parameters kept for a batch */
+	HEAD_MAX = 512,      /* values of a head */
+	PARTIAL_BYTES_MAX = 16 << 20 /* of stored partials; beyond it partitions are folded in turn */
+};
+
+/* Rows of one sequence whose positions share a tile of 16 tokens: no two tiles of a sequence write
+   the same tile of a page, and each lies within one partition. */
+struct tile {
+	uint32_t sequence, row_first, row_count;
+};
+
+/* cos and sin of every row of the batch for one set of parameters. */
+struct rope_set {
+	float base, scale;
+	uint32_t dims;
+	const struct weight *factors;
+	float *turns; /* rows x dims/2 x {cos, sin} */
+};
+
+struct group {
+	uint32_t layers, page_count;
+	uint64_t page_bytes;
+	uint8_t *pages;
+	uint64_t *tags;
+};
+
+struct device {
+	struct device_plan plan;
+	struct leaf leaf;
+	struct pool *pool;
+	enum isa isa;
+	enum act_kind act;
+	uint32_t threads;
+	struct group group[OPS_GROUP_MAX];
+
+	float *buffer[BUFFER_COUNT];
+	size_t buffer_floats[BUFFER_COUNT];
+	float *up;      /* rows x ff */
+	float *product; /* rows x width, before a post norm */
+	/* Activations that enter a matmul: f32 rows, or i8 blocks. */
+	float *act_x, *act_d, *act_s;
+	int8_t *act_q;
+	uint32_t act_columns; /* room of a row */
+
+	/* The current batch: a copy of the block, and one being checked. */
+	uint8_t *block[2];
+	size_t block_bytes;
+	const struct ops_row *rows;
+	const struct ops_sequence *sequences;
+	const struct ops_page *pages;
+	const struct ops_sample *samples;
+	uint32_t row_count, sequence_count, page_count, sample_count;
+	struct tile *tiles;
+	uint32_t tile_count;
+	struct ops_fault *faults;
+	struct ops_sampled *sampled;
+
+	struct rope_set rope[ROPE_SETS];
+	uint32_t rope_count;
+	double *rope_frequency; /* HEAD_MAX / 2 */
+
+	/* Attention: per thread room, and stored partials. */
+	float *thread_room;
+	size_t thread_floats, attend_floats; /* of a thread; the leaf's part of it */
+	float *partials;
+	size_t partial_count; /* records of head + 2 floats */
+	const uint8_t **page_room; /* per thread 2 x OPS_PARTITION/16 pointers */
+
+	/* Sampling: per thread. */
+	float *logit_room; /* vocab x (2 floats and 2 candidates) */
+	size_t logit_floats;
+};
+
+/* Memory: zeroed, aligned to 64, with 64 bytes to spare behind; NULL if there is none. Large pieces
+   are aligned to 2 MiB and may get huge pages. */
+void *memory_take(size_t bytes);
+void memory_give(void *memory, size_t bytes);
+
+int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns,
+	      const void *data, struct weight **out);
+void pack_free(struct weight *w);
+
+static inline const float *weight_floats(const struct weight *w)
+{
+	return (const float *)(const void *)w->data;
+}
+
+static inline int is_vector(const struct weight *w, uint32_t columns)
+{
+	return w && w->pack == PACK_RAW && w->type == TYPE_F32 && w->rows == 1 &&
+	       w->columns == columns;
+}
+
+size_t batch_bytes_max(const struct device_plan *plan);
+int cpu_batch(struct device *d, const struct ops_batch *block);
+
+int cpu_tag_check(struct device *d);
+int cpu_tag_skip(struct device *d);
+int cpu_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
+		      uint64_t tag_first);
+int cpu_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag);
+int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count);
+int cpu_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to);
+int cpu_page_read(struct device *d, uint32_t group, uint32_t page, void *to);
+int cpu_page_write(struct device *d, uint32_t group, uint32_t page, const void *from);
+int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
+		    uint64_t digest[2]);
+
+int cpu_embed(struct device *d, const struct weight *embedding, float scale);
+int cpu_qkv(struct device *d, const struct ops_layer *layer);
+int cpu_rope_write(struct device *d, const struct ops_layer *layer);
+int cpu_attend(struct device *d, const struct ops_layer *layer);
+int cpu_output(struct device *d, const struct ops_layer *layer);
+int cpu_gate_up(struct device *d, const struct ops_layer *layer);
+int cpu_down(struct device *d, const struct ops_layer *layer);
+int cpu_head(struct device *d, const struct weight *norm, float epsilon, const struct weight *head,
+	     float softcap);
+int cpu_sample(struct device *d);
+
+/* Whether the row's sequence may touch pages (K4). */
+static inline int row_sound(const struct device *d, uint32_t row)
+{
+	return d->faults[d->rows[row].sequence].page == OPS_NONE;
+}
+
+static inline uint32_t kv_value_bytes(enum kv_kind kv)
+{
+	return kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1;
+}
+
+/* Place of a layer and KV head's K block and scales within a page; V's block follows K's. */
+struct page_place {
+	size_t block, block_bytes; /* K's block; V's is block_bytes on */
+	size_t scales;
+};
+
+static inline struct page_place page_place_of(const struct device_plan *p, uint32_t group,
+					      uint32_t layer, uint32_t kv_head)
+{
+	const size_t bytes = (size_t)p->head * p->page_tokens * kv_value_bytes(p->kv);
+	const size_t index = 2 * ((size_t)layer * p->kv_heads + kv_head);
+	const size_t blocks = 2 * (size_t)p->group[group].layers * p->kv_heads * bytes;
+	return (struct page_place){index * bytes, bytes,
+				   blocks + index * kv_group_count(p->head) * p->page_tokens};
+}
+
+#endif

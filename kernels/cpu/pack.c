@@ -1,0 +1,198 @@
+/*
+ * Weights into memory: aligned, in the order that the leaves read them (cpu.h).
+ */
+#define _GNU_SOURCE
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "kernels/cpu/device.h"
+#include "kernels/quant.h"
+
+#define HUGE_BYTES ((size_t)2 << 20)
+#define SPARE_BYTES 64
+
+/* The address sanitizer watches only what comes from its own allocator. */
+#if defined(__SANITIZE_ADDRESS__)
+#define WATCHED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define WATCHED 1
+#endif
+#endif
+
+#ifdef WATCHED
+void *memory_take(size_t bytes)
+{
+	void *p = NULL;
+	if (posix_memalign(&p, 64, bytes + SPARE_BYTES) != 0)
+		return NULL;
+	return memset(p, 0, bytes + SPARE_BYTES);
+}
+
+void memory_give(void *memory, size_t bytes)
+{
+	(void)bytes;
+	free(memory);
+}
+#else
+/* Anonymous mappings: zeroed by the kernel, and not resident until they are touched. */
+static size_t mapped_bytes(size_t bytes)
+{
+	return (bytes + SPARE_BYTES + 4095) / 4096 * 4096;
+}
+
+void *memory_take(size_t bytes)
+{
+	if (bytes > SIZE_MAX / 2)
+		return NULL;
+	const size_t size = mapped_bytes(bytes);
+	const size_t extra = size >= HUGE_BYTES ? HUGE_BYTES : 0;
+	uint8_t *p = mmap(NULL, size + extra, PROT_READ | PROT_WRITE,
+			  MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	if (p == MAP_FAILED)
+		return NULL;
+	if (!extra)
+		return p;
+	/* Keep the aligned part, give back what is before and behind it. */
+	uint8_t *const at = p + (HUGE_BYTES - (uintptr_t)p % HUGE_BYTES) % HUGE_BYTES;
+	if (at > p)
+		munmap(p, (size_t)(at - p));
+	if (at + size < p + size + extra)
+		munmap(at + size, (size_t)(p + size + extra - (at + size)));
+	madvise(at, size / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+	return at;
+}
+
+void memory_give(void *memory, size_t bytes)
+{
+	if (memory)
+		munmap(memory, mapped_bytes(bytes));
+}
+#endif
+
+void pack_free(struct weight *w)
+{
+	if (!w)
+		return;
+	memory_give(w->data, w->bytes);
+	free(w);
+}
+
+/* One block of 32 columns of row r (within its group) from a file's block. */
+static void block_q4(const uint8_t *from, uint32_t type, uint32_t r, uint8_t *to)
+{
+	const uint8_t *nibbles = from + (type == TYPE_Q4_1 ? 4 : 2);
+	memcpy(to + 2 * r, from, 2);
+	if (type == TYPE_Q4_1)
+		memcpy(to + 32 + 2 * r, from + 2, 2);
+	/* The file's byte i holds columns i and 16 + i: byte r*4 + i%4 of line i/4 here. */
+	for (uint32_t g = 0; g < 4; g++)
+		memcpy(to + 64 + 64 * g + 4 * r, nibbles + 4 * g, 4);
+}
+
+static void block_q8(const uint8_t *from, uint32_t r, uint8_t *to)
+{
+	memcpy(to + 2 * r, from, 2);
+	for (uint32_t k = 0; k < 32; k++)
+		to[32 + 64 * (k / 4) + 4 * r + k % 4] = (uint8_t)(from[2 + k] ^ 0x80);
+}
+
+static void row_pack(const struct weight *w, uint32_t row, const uint8_t *from)
+{
+	const uint32_t r = row % PACK_ROWS;
+	uint8_t *to = w->data + (size_t)(row / PACK_ROWS) * w->group_bytes;
+	if (w->pack == PACK_F32) {
+		for (uint32_t k = 0; k < w->columns; k++)
+			memcpy(to + 4 * ((size_t)k * PACK_ROWS + r), from + 4 * (size_t)k, 4);
+		return;
+	}
+	for (uint32_t k = 0; k < w->columns; k += 32) {
+		if (w->pack == PACK_Q4) {
+			block_q4(from, w->type, r, to);
+			to += 320;
+		} else {
+			block_q8(from, r, to);
+			to += 544;
+		}
+		from += weight_type_bytes(w->type);
+	}
+}
+
+/* Rows that pad the last group: zero weights, which for PACK_Q8 are bytes of 128. */
+static void pad_rows(const struct weight *w)
+{
+	const uint32_t used = w->rows % PACK_ROWS;
+	if (used == 0 || w->pack != PACK_Q8)
+		return;
+	uint8_t *to = w->data + (size_t)(w->rows / PACK_ROWS) * w->group_bytes;
+	for (uint32_t k = 0; k < w->columns; k += 32, to += 544)
+		for (uint32_t g = 0; g < 8; g++)
+			memset(to + 32 + 64 * g + 4 * used, 128, 4 * (PACK_ROWS - used));
+}
+
+static enum pack pack_of(uint32_t type, enum weight_use use)
+{
+	if (use == WEIGHT_LOOKUP || use == WEIGHT_VECTOR)
+		return PACK_RAW;
+	switch (type) {
+	case TYPE_Q4_0: case TYPE_Q4_1:
+		return PACK_Q4;
+	case TYPE_Q8_0:
+		return PACK_Q8;
+	case TYPE_F32:
+		return PACK_F32;
+	}
+	return PACK_RAW;
+}
+
+static void sizes_set(struct weight *w, enum weight_use use)
+{
+	const size_t blocks = (w->columns + 31) / 32;
+	const size_t groups = ((size_t)w->rows + PACK_ROWS - 1) / PACK_ROWS;
+	w->pack = pack_of(w->type, use);
+	w->zero = w->type == TYPE_Q4_0 ? 8 : 0;
+	w->row_bytes = (size_t)w->columns / weight_type_elements(w->type) * weight_type_bytes(w->type);
+	if (w->pack == PACK_RAW) {
+		w->bytes = w->rows * w->row_bytes;
+		return;
+	}
+	w->group_bytes = blocks * (w->pack == PACK_Q4 ? 320 : w->pack == PACK_Q8 ? 544 : 2048);
+	w->bytes = groups * w->group_bytes;
+}
+
+int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns,
+	      const void *data, struct weight **out)
+{
+	const uint32_t elements = weight_type_elements(type);
+	if (elements == 0)
+		return -ERR_UNSUPPORTED;
+	if (use == WEIGHT_VECTOR && elements != 1)
+		return -ERR_UNSUPPORTED;
+	if (rows == 0 || columns == 0 || columns % elements != 0 || rows > 1u << 28 ||
+	    columns > 1u << 28 || (use == WEIGHT_VECTOR && rows != 1))
+		return -ERR_OUT_OF_RANGE;
+	TRY(quant_check(type, data, (size_t)rows * columns));
+	struct weight *w = calloc(1, sizeof *w);
+	if (!w)
+		return -ERR_MEMORY;
+	w->type = use == WEIGHT_VECTOR ? TYPE_F32 : type;
+	w->rows = rows;
+	w->columns = columns;
+	sizes_set(w, use);
+	w->data = memory_take(w->bytes);
+	if (!w->data) {
+		free(w);
+		return -ERR_MEMORY;
+	}
+	if (use == WEIGHT_VECTOR)
+		quant_decode(type, data, columns, (float *)(void *)w->data);
+	else if (w->pack == PACK_RAW)
+		memcpy(w->data, data, w->bytes);
+	else
+		for (uint32_t row = 0; row < rows; row++)
+			row_pack(w, row, (const uint8_t *)data + row * w->row_bytes);
+	pad_rows(w);
+	*out = w;
+	return 0;
+}

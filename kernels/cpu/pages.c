@@ -1,0 +1,141 @@
+/*
+ * Pages and tags: assignment, comparison, copies, digests.
+ */
+#include <sodium.h>
+#include <string.h>
+
+#include "kernels/cpu/device.h"
+
+int cpu_tag_check(struct device *d)
+{
+	for (uint32_t i = 0; i < d->sequence_count; i++) {
+		const struct ops_sequence *s = &d->sequences[i];
+		for (uint32_t g = 0; g < d->plan.group_count; g++) {
+			const struct ops_page *p = d->pages + s->page_first[g];
+			for (uint32_t j = 0; j < s->page_count[g]; j++) {
+				const uint64_t found = d->group[g].tags[p[j].page];
+				if (found == p[j].tag || d->faults[i].page != OPS_NONE)
+					continue;
+				d->faults[i] = (struct ops_fault){p[j].page, g, found};
+			}
+		}
+	}
+	return 0;
+}
+
+int cpu_tag_skip(struct device *d)
+{
+	(void)d;
+	return 0;
+}
+
+static int pages_check(const struct device *d, uint32_t group, uint32_t first, uint32_t count)
+{
+	if (group >= d->plan.group_count || first > d->group[group].page_count ||
+	    count > d->group[group].page_count - first)
+		return -ERR_OUT_OF_RANGE;
+	return 0;
+}
+
+static uint8_t *page_at(const struct device *d, uint32_t group, uint32_t page)
+{
+	return d->group[group].pages + d->group[group].page_bytes * page;
+}
+
+int cpu_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
+		      uint64_t tag_first)
+{
+	TRY(pages_check(d, group, page_first, page_count));
+	for (uint32_t i = 0; i < page_count; i++)
+		d->group[group].tags[page_first + i] = tag_first + i;
+	return 0;
+}
+
+int cpu_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag)
+{
+	TRY(pages_check(d, group, page, 1));
+	*tag = d->group[group].tags[page];
+	return 0;
+}
+
+int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count)
+{
+	TRY(pages_check(d, group, page_first, page_count));
+	memset(page_at(d, group, page_first), 0, d->group[group].page_bytes * page_count);
+	return 0;
+}
+
+int cpu_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to)
+{
+	TRY(pages_check(d, group, from, 1));
+	TRY(pages_check(d, group, to, 1));
+	if (from != to)
+		memcpy(page_at(d, group, to), page_at(d, group, from), d->group[group].page_bytes);
+	return 0;
+}
+
+int cpu_page_read(struct device *d, uint32_t group, uint32_t page, void *to)
+{
+	TRY(pages_check(d, group, page, 1));
+	memcpy(to, page_at(d, group, page), d->group[group].page_bytes);
+	return 0;
+}
+
+int cpu_page_write(struct device *d, uint32_t group, uint32_t page, const void *from)
+{
+	TRY(pages_check(d, group, page, 1));
+	memcpy(page_at(d, group, page), from, d->group[group].page_bytes);
+	return 0;
+}
+
+/* A K or V block's first `tokens` positions: whole tiles as they lie, of the last tile the values
+   of those positions in the order of the layout. */
+static void block_digest(crypto_generichash_state *state, const struct device_plan *p,
+			 const uint8_t *block, uint32_t tokens, int is_v)
+{
+	const uint32_t size = kv_value_bytes(p->kv), tile = 16 * p->head * size;
+	uint8_t part[16 * HEAD_MAX * 4];
+	uint32_t n = 0;
+	crypto_generichash_update(state, block, tokens / 16 * tile);
+	if (tokens % 16 == 0)
+		return;
+	block += tokens / 16 * tile;
+	/* Token of the i-th value of a tile: page_k_at and page_v_at read backwards. */
+	for (uint32_t i = 0; i < 16 * p->head; i++) {
+		const uint32_t token = is_v ? i / (2 * p->head) * 2 + i % 2
+					    : i / 16 % 4 * 4 + i / 2 % 4;
+		if (token >= tokens % 16)
+			continue;
+		memcpy(part + n, block + i * size, size);
+		n += size;
+	}
+	crypto_generichash_update(state, part, n);
+}
+
+int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
+		    uint64_t digest[2])
+{
+	const struct device_plan *p = &d->plan;
+	TRY(pages_check(d, group, page, 1));
+	if (tokens > p->page_tokens)
+		return -ERR_OUT_OF_RANGE;
+	const uint8_t *const base = page_at(d, group, page);
+	const uint32_t layers = d->group[group].layers;
+	crypto_generichash_state state;
+	crypto_generichash_init(&state, NULL, 0, 16);
+	for (uint32_t i = 0; i < layers * p->kv_heads; i++) {
+		const struct page_place at =
+			page_place_of(p, group, i / p->kv_heads, i % p->kv_heads);
+		block_digest(&state, p, base + at.block, tokens, 0);
+		block_digest(&state, p, base + at.block + at.block_bytes, tokens, 1);
+	}
+	if (p->kv == KV_FP8 || p->kv == KV_INT8) {
+		const size_t first = page_place_of(p, group, 0, 0).scales;
+		const uint32_t lines = 2 * layers * p->kv_heads * kv_group_count(p->head);
+		for (uint32_t i = 0; i < lines; i++)
+			crypto_generichash_update(&state, base + first + (size_t)i * p->page_tokens,
+						  tokens);
+	}
+	crypto_generichash_final(&state, (uint8_t *)digest, 16);
+	return 0;
+}

@@ -1,0 +1,300 @@
+/*
+ * Logits to tokens: the steps of struct ops_sample, in its order.
+ *
+ * Candidates are cut by keys that never tie: of equal values the lower id comes first. Each cut
+ * leaves the candidates in ascending ids, so the draw does not depend on how a cut was found. What is
+ * smaller than e^-60 of the largest is dropped before: all of it together is far below the 2^-53 that
+ * a draw can tell apart.
+ *
+ * The draw: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2,
+ * 3", 2011) with the seed as its key and (position, 0, 0, 0) as its counter; the first 53 bits of its
+ * output over 2^53 pick a point of the candidates' sum.
+ *
+ * Alternatives are the largest of the raw logits, as `logprob` is: before bias, penalties and mask.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/math.h"
+
+#define DROP_BELOW -60.0f
+
+struct candidate {
+	float key; /* smaller is better */
+	uint32_t id;
+};
+
+struct work {
+	struct device *d;
+	const struct ops_sample *s;
+	uint32_t vocab;
+	float *w, *p; /* vocab floats: logits; weights, the largest about 1 */
+	struct candidate *list, *heap;
+	uint32_t count;
+};
+
+static int better(struct candidate a, struct candidate b)
+{
+	return a.key < b.key || (a.key == b.key && a.id < b.id);
+}
+
+static void sift(struct candidate *heap, uint32_t count, uint32_t at)
+{
+	for (;;) {
+		uint32_t child = 2 * at + 1;
+		if (child >= count)
+			return;
+		if (child + 1 < count && better(heap[child + 1], heap[child]))
+			child++;
+		if (!better(heap[child], heap[at]))
+			return;
+		const struct candidate swap = heap[at];
+		heap[at] = heap[child];
+		heap[child] = swap;
+		at = child;
+	}
+}
+
+static void heap_make(struct candidate *heap, uint32_t count)
+{
+	for (uint32_t i = count / 2; i-- > 0;)
+		sift(heap, count, i);
+}
+
+/* Takes the best off the heap. */
+static struct candidate heap_pop(struct candidate *heap, uint32_t *count)
+{
+	const struct candidate best = heap[0];
+	heap[0] = heap[--*count];
+	sift(heap, *count, 0);
+	return best;
+}
+
+static uint64_t philox(uint64_t seed, uint32_t position)
+{
+	uint32_t c[4] = {position, 0, 0, 0};
+	uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
+	for (int round = 0; round < 10; round++) {
+		const uint64_t a = (uint64_t)0xd2511f53u * c[0], b = (uint64_t)0xcd9e8d57u * c[2];
+		const uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b,
+					  (uint32_t)(a >> 32) ^ c[3] ^ k1, (uint32_t)a};
+		memcpy(c, next, sizeof c);
+		k0 += 0x9e3779b9u;
+		k1 += 0xbb67ae85u;
+	}
+	return (uint64_t)c[1] << 32 | c[0];
+}
+
+/* NaN counts as impossible, infinity as the largest number. */
+static float sane(float x)
+{
+	return x > 3.4028234e38f ? 3.4028234e38f : x >= -3.4028234e38f ? x : -INFINITY;
+}
+
+static const uint32_t *extra_at(const struct device *d, uint32_t at)
+{
+	return (const uint32_t *)(const void *)(d->block[0] + at);
+}
+
+static void bias_add(const struct work *k)
+{
+	const uint32_t *pair = extra_at(k->d, k->s->bias_at);
+	for (uint32_t i = 0; i < k->s->bias_count; i++, pair += 2) {
+		float added;
+		memcpy(&added, pair + 1, sizeof added);
+		k->w[pair[0]] = sane(k->w[pair[0]] + added);
+	}
+}
+
+static void penalise(const struct work *k)
+{
+	const struct ops_sample *s = k->s;
+	const uint32_t *pair = extra_at(k->d, s->counts_at);
+	for (uint32_t i = 0; i < s->count_count; i++, pair += 2) {
+		float *const w = k->w + pair[0];
+		if (pair[1] == 0)
+			continue;
+		*w = *w > 0 ? *w / s->repetition : *w * s->repetition;
+		*w = sane(*w - (float)pair[1] * s->frequency - s->presence);
+	}
+}
+
+static void mask_apply(const struct work *k)
+{
+	const uint32_t *mask = extra_at(k->d, k->s->mask_at);
+	for (uint32_t i = 0; i < k->vocab; i++)
+		if (!(mask[i / 32] >> (i % 32) & 1))
+			k->w[i] = -INFINITY;
+}
+
+/* The largest raw logits with their log-probabilities, in order. */
+static void alternatives(const struct work *k, float log_sum, struct ops_sampled *out)
+{
+	struct candidate top[OPS_TOP_MAX];
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < k->vocab; i++) {
+		const struct candidate c = {-k->w[i], i};
+		if (k->w[i] == -INFINITY ||
+		    (count == k->s->top_count && !better(c, top[count - 1])))
+			continue;
+		uint32_t at = count < k->s->top_count ? count++ : count - 1;
+		for (; at > 0 && better(c, top[at - 1]); at--)
+			top[at] = top[at - 1];
+		top[at] = c;
+	}
+	out->top_count = count;
+	for (uint32_t i = 0; i < count; i++) {
+		out->top_token[i] = top[i].id;
+		out->top_logprob[i] = k->w[top[i].id] - log_sum;
+	}
+}
+
+static void keep_until(struct work *k, struct candidate last)
+{
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < k->count; i++)
+		if (!better(last, k->list[i]))
+			k->list[kept++] = k->list[i];
+	k->count = kept;
+}
+
+static double weight_sum(const struct work *k)
+{
+	double sum = 0;
+	for (uint32_t i = 0; i < k->count; i++)
+		sum += k->p[k->list[i].id];
+	return sum;
+}
+
+/* Cuts to the best by key: at most `most`, and no more than it takes for their weights to reach
+   `share` of the sum. At least one stays. */
+static void cut(struct work *k, uint32_t most, double share)
+{
+	const double enough = share * weight_sum(k);
+	double reached = 0;
+	uint32_t left = k->count;
+	struct candidate last;
+	memcpy(k->heap, k->list, k->count * sizeof *k->heap);
+	heap_make(k->heap, left);
+	do {
+		last = heap_pop(k->heap, &left);
+		reached += k->p[last.id];
+	} while (--most > 0 && left > 0 && reached < enough);
+	keep_until(k, last);
+}
+
+/* Locally typical: the candidates whose surprise is nearest the entropy. */
+static void typical_cut(struct work *k)
+{
+	const double sum = weight_sum(k);
+	double entropy = 0;
+	for (uint32_t i = 0; i < k->count; i++) {
+		const double p = k->p[k->list[i].id] / sum;
+		entropy -= p > 0 ? p * log(p) : 0;
+	}
+	for (uint32_t i = 0; i < k->count; i++) {
+		const double p = k->p[k->list[i].id] / sum;
+		k->list[i].key = (float)fabs(-log(p) - entropy);
+	}
+	cut(k, k->count, k->s->typical);
+	for (uint32_t i = 0; i < k->count; i++)
+		k->list[i].key = -k->w[k->list[i].id];
+}
+
+static void min_cut(struct work *k)
+{
+	float largest = 0;
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < k->count; i++)
+		largest = k->p[k->list[i].id] > largest ? k->p[k->list[i].id] : largest;
+	for (uint32_t i = 0; i < k->count; i++)
+		if (k->p[k->list[i].id] >= k->s->min_p * largest)
+			k->list[kept++] = k->list[i];
+	k->count = kept;
+}
+
+/* Candidates and weights from the logits, `largest` being the largest. */
+static void candidates_make(struct work *k, float largest)
+{
+	k->count = 0;
+	for (uint32_t i = 0; i < k->vocab; i++)
+		k->w[i] = (k->w[i] - largest) / k->s->temperature;
+	for (uint32_t i = 0; i < k->vocab; i++)
+		k->p[i] = exp_f32(k->w[i]);
+	for (uint32_t i = 0; i < k->vocab; i++)
+		if (k->w[i] >= DROP_BELOW)
+			k->list[k->count++] = (struct candidate){-k->w[i], i};
+}
+
+static uint32_t draw(const struct work *k)
+{
+	const uint64_t random = philox(k->s->seed, k->d->rows[k->s->row].position);
+	const double at = (double)(random >> 11) * 0x1p-53 * weight_sum(k);
+	double reached = 0;
+	for (uint32_t i = 0; i + 1 < k->count; i++) {
+		reached += k->p[k->list[i].id];
+		if (at < reached)
+			return k->list[i].id;
+	}
+	return k->list[k->count - 1].id;
+}
+
+static uint32_t choose(struct work *k)
+{
+	uint32_t at;
+	const float largest = k->d->leaf.max(k->w, k->vocab, &at);
+	if (largest == -INFINITY)
+		return OPS_NONE;
+	if (k->s->temperature == 0)
+		return at;
+	candidates_make(k, largest);
+	if (k->s->top_k && k->s->top_k < k->count)
+		cut(k, k->s->top_k, 2);
+	if (k->s->typical < 1)
+		typical_cut(k);
+	if (k->s->top_p < 1)
+		cut(k, k->count, k->s->top_p);
+	if (k->s->min_p > 0)
+		min_cut(k);
+	return draw(k);
+}
+
+static void sample_item(void *argument, uint32_t item, uint32_t thread)
+{
+	struct device *d = argument;
+	struct ops_sampled *out = &d->sampled[item];
+	struct work k = {.d = d, .s = &d->samples[item], .vocab = d->plan.vocab};
+	const float *raw = d->buffer[BUFFER_LOGITS] + (size_t)item * k.vocab;
+	uint32_t at;
+	*out = (struct ops_sampled){.token = OPS_NONE};
+	if (!row_sound(d, k.s->row))
+		return;
+	k.w = d->logit_room + thread * d->logit_floats;
+	k.p = k.w + k.vocab;
+	k.list = (struct candidate *)(void *)(k.p + k.vocab);
+	k.heap = k.list + k.vocab;
+	for (uint32_t i = 0; i < k.vocab; i++)
+		k.w[i] = sane(raw[i]);
+	const float largest = d->leaf.max(k.w, k.vocab, &at);
+	if (largest == -INFINITY)
+		return;
+	const float log_sum = largest + logf(d->leaf.exp_sum(k.w, k.vocab, largest));
+	if (k.s->top_count)
+		alternatives(&k, log_sum, out);
+	if (k.s->bias_count)
+		bias_add(&k);
+	if (k.s->count_count)
+		penalise(&k);
+	if (k.s->mask_at)
+		mask_apply(&k);
+	out->token = choose(&k);
+	if (out->token != OPS_NONE)
+		out->logprob = sane(raw[out->token]) - log_sum;
+}
+
+int cpu_sample(struct device *d)
+{
+	pool_run(d->pool, sample_item, d, d->sample_count);
+	return 0;
+}

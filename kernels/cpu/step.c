@@ -1,0 +1,332 @@
+/*
+ * The matmul operations of a step: embed, qkv, output, gate_up, down, head.
+ *
+ * Each is two loops over the pool: the rows that enter are normed and brought to the precision of
+ * the path, then the product is computed in items of (some groups of weight rows) x (some activation
+ * rows). What follows a product element by element (bias, residual, gate, softcap) is done by the
+ * item that made the elements, so it costs no loop of its own.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "kernels/cpu/device.h"
+#include "kernels/cpu/row.h"
+#include "kernels/fp8.h"
+
+enum {
+	C_ITEM = 64,          /* activation rows of an item */
+	ITEMS_PER_THREAD = 8, /* so that a slow thread is waited for briefly */
+	ROWS_INLINE = 2,      /* so few rows are cheaper to prepare than to hand out */
+	PRODUCTS_MAX = 3
+};
+
+/* Rows that enter a matmul. */
+struct entry {
+	struct device *d;
+	const float *x;
+	size_t x_stride;
+	const uint32_t *pick; /* NULL, or the row of x for each */
+	size_t pick_stride;   /* in uint32_t */
+	const float *norm;    /* NULL: none */
+	float epsilon;
+	uint32_t columns, count;
+	enum act_kind kind;
+};
+
+static void round_rows(enum act_kind kind, float *x, uint32_t n)
+{
+	if (kind == ACT_BF16) {
+		for (uint32_t i = 0; i < n; i++)
+			x[i] = bf16_decode(bf16_encode(x[i]));
+		return;
+	}
+	/* ACT_I8_ROW: one scale for the row; the values that the integers stand for. */
+	float largest = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const float a = fabsf(x[i]);
+		largest = a > largest ? a : largest;
+	}
+	const float d = largest / 127.0f, inverse = 1.0f / d;
+	for (uint32_t i = 0; i < n; i++) {
+		const float q = (x[i] * inverse + 12582912.0f) - 12582912.0f;
+		x[i] = inverse <= 3.4028234e38f ? d * q : 0.0f;
+	}
+}
+
+static void entry_row(void *argument, uint32_t item, uint32_t thread)
+{
+	const struct entry *e = argument;
+	struct device *d = e->d;
+	const size_t from = e->pick ? e->pick[item * e->pick_stride] : item;
+	const float *x = e->x + from * e->x_stride;
+	float *const room = d->act_x + (size_t)item * d->act_columns;
+	(void)thread;
+	if (e->norm) {
+		d->leaf.norm(x, e->norm, e->columns, e->epsilon, room);
+		x = room;
+	}
+	if (e->kind == ACT_I8_BLOCK) {
+		const size_t at = (size_t)item * (d->act_columns / ACT_BLOCK);
+		d->leaf.quantise(x, e->columns, d->act_q + (size_t)item * d->act_columns,
+				 d->act_d + at, d->act_s + at);
+		return;
+	}
+	if (x != room)
+		memcpy(room, x, e->columns * sizeof *x);
+	if (e->kind != ACT_F32)
+		round_rows(e->kind, room, e->columns);
+}
+
+/* Prepares the rows in e and describes them for the leaves. */
+static struct act entry_prepare(struct entry *e)
+{
+	struct device *d = e->d;
+	/* A block has 32 columns; what is not made of blocks enters as it is. */
+	e->kind = d->act == ACT_I8_BLOCK && e->columns % ACT_BLOCK != 0 ? ACT_F32 : d->act;
+	struct act a = {.kind = e->kind == ACT_I8_BLOCK ? ACT_I8_BLOCK : ACT_F32,
+			.columns = e->columns,
+			.x = d->act_x, .x_stride = d->act_columns,
+			.q = d->act_q, .q_stride = d->act_columns,
+			.d = d->act_d, .s = d->act_s,
+			.block_stride = d->act_columns / ACT_BLOCK};
+	if (!e->norm && !e->pick && e->kind == ACT_F32) {
+		a.x = e->x;
+		a.x_stride = e->x_stride;
+		return a;
+	}
+	if (e->count <= ROWS_INLINE)
+		for (uint32_t i = 0; i < e->count; i++)
+			entry_row(e, i, 0);
+	else
+		pool_run(d->pool, entry_row, e, e->count);
+	return a;
+}
+
+/* out[c][row] = w times activation row c, then one of what may follow. */
+struct product {
+	struct weight w; /* a copy: the head's rows may be fewer */
+	const float *bias;
+	float *out;
+	size_t stride;
+	float *residual;       /* += out; same stride */
+	const struct weight *up; /* out = gate(out) * (up times the same) */
+	enum gate_kind gate;
+	float softcap;
+};
+
+struct matmul {
+	struct device *d;
+	struct act a;
+	uint32_t c_count;
+	struct product product[PRODUCTS_MAX];
+	uint32_t product_count;
+	uint32_t chunk;                 /* groups of an item */
+	uint32_t chunks[PRODUCTS_MAX];  /* of each product */
+	uint32_t chunk_count;
+};
+
+static void product_finish(struct device *d, const struct product *p, uint32_t c, uint32_t row,
+			   uint32_t n)
+{
+	float *const out = p->out + c * p->stride + row;
+	if (p->bias)
+		d->leaf.add(out, p->bias + row, n);
+	if (p->residual)
+		d->leaf.add(p->residual + c * p->stride + row, out, n);
+	if (p->up)
+		d->leaf.gate[p->gate](out, d->up + c * p->stride + row, n, out);
+	if (p->softcap > 0)
+		for (uint32_t i = 0; i < n; i++)
+			out[i] = p->softcap * tanhf(out[i] / p->softcap);
+}
+
+static uint32_t groups_of(const struct weight *w)
+{
+	return (w->rows + PACK_ROWS - 1) / PACK_ROWS;
+}
+
+static void matmul_item(void *argument, uint32_t item, uint32_t thread)
+{
+	const struct matmul *m = argument;
+	const uint32_t c = item / m->chunk_count * C_ITEM;
+	const uint32_t c_count = m->c_count - c < C_ITEM ? m->c_count - c : C_ITEM;
+	uint32_t chunk = item % m->chunk_count, i = 0;
+	(void)thread;
+	while (chunk >= m->chunks[i])
+		chunk -= m->chunks[i++];
+	const struct product *p = &m->product[i];
+	const uint32_t first = chunk * m->chunk, groups = groups_of(&p->w);
+	const uint32_t count = groups - first < m->chunk ? groups - first : m->chunk;
+	m->d->leaf.matmul[p->w.pack](&p->w, first, count, &m->a, c, c_count, p->out, p->stride);
+	if (p->up)
+		m->d->leaf.matmul[p->up->pack](p->up, first, count, &m->a, c, c_count, m->d->up,
+					       p->stride);
+	const uint32_t row = first * PACK_ROWS, end = row + count * PACK_ROWS;
+	for (uint32_t k = c; k < c + c_count; k++)
+		product_finish(m->d, p, k, row, (end < p->w.rows ? end : p->w.rows) - row);
+}
+
+static void matmul_run(struct matmul *m)
+{
+	uint32_t groups = 0;
+	for (uint32_t i = 0; i < m->product_count; i++)
+		groups += groups_of(&m->product[i].w);
+	const uint32_t parts = pool_threads(m->d->pool) == 1 ? 1 : m->d->threads * ITEMS_PER_THREAD;
+	m->chunk = (groups + parts - 1) / parts;
+	m->chunk_count = 0;
+	for (uint32_t i = 0; i < m->product_count; i++) {
+		m->chunks[i] = (groups_of(&m->product[i].w) + m->chunk - 1) / m->chunk;
+		m->chunk_count += m->chunks[i];
+	}
+	pool_run(m->d->pool, matmul_item, m, (m->c_count + C_ITEM - 1) / C_ITEM * m->chunk_count);
+}
+
+static int is_matrix(const struct weight *w, uint32_t rows, uint32_t columns)
+{
+	return w && w->rows == rows && w->columns == columns;
+}
+
+static int vector_or_null(const struct weight *w, uint32_t columns)
+{
+	return !w || is_vector(w, columns);
+}
+
+static void product_add(struct matmul *m, const struct weight *w, const struct weight *bias,
+			enum ops_buffer out)
+{
+	m->product[m->product_count++] =
+		(struct product){.w = *w, .bias = bias ? weight_floats(bias) : NULL,
+				 .out = m->d->buffer[out], .stride = w->rows};
+}
+
+/* Every row of the batch from a buffer, normed if norm is not NULL. */
+static struct act rows_enter(struct device *d, enum ops_buffer from, uint32_t columns,
+			     const struct weight *norm, float epsilon)
+{
+	struct entry e = {.d = d, .x = d->buffer[from], .x_stride = columns, .columns = columns,
+			  .norm = norm ? weight_floats(norm) : NULL, .epsilon = epsilon,
+			  .count = d->row_count};
+	return entry_prepare(&e);
+}
+
+int cpu_embed(struct device *d, const struct weight *embedding, float scale)
+{
+	const uint32_t width = d->plan.width;
+	if (!embedding || embedding->columns != width)
+		return -ERR_BAD_ARG;
+	for (uint32_t i = 0; i < d->row_count; i++)
+		if (d->rows[i].token >= embedding->rows)
+			return -ERR_OUT_OF_RANGE;
+	for (uint32_t i = 0; i < d->row_count; i++) {
+		float *const x = d->buffer[BUFFER_X] + (size_t)i * width;
+		for (uint32_t k = 0; k < width; k += ROW_CHUNK)
+			row_floats(embedding, d->rows[i].token, k,
+				   width - k < ROW_CHUNK ? width - k : ROW_CHUNK, x + k);
+		for (uint32_t k = 0; k < width; k++)
+			x[k] *= scale;
+	}
+	return 0;
+}
+
+int cpu_qkv(struct device *d, const struct ops_layer *l)
+{
+	const struct device_plan *p = &d->plan;
+	const uint32_t queries = p->heads * p->head, kv = p->kv_heads * p->head;
+	if (!is_matrix(l->q, queries, p->width) || !is_matrix(l->k, kv, p->width) ||
+	    !is_matrix(l->v, kv, p->width) || !is_vector(l->attn_norm, p->width) ||
+	    !vector_or_null(l->q_bias, queries) || !vector_or_null(l->k_bias, kv) ||
+	    !vector_or_null(l->v_bias, kv))
+		return -ERR_BAD_ARG;
+	struct matmul m = {.d = d, .c_count = d->row_count};
+	m.a = rows_enter(d, BUFFER_X, p->width, l->attn_norm, l->epsilon);
+	product_add(&m, l->q, l->q_bias, BUFFER_Q);
+	product_add(&m, l->k, l->k_bias, BUFFER_K);
+	product_add(&m, l->v, l->v_bias, BUFFER_V);
+	matmul_run(&m);
+	return 0;
+}
+
+struct post {
+	struct device *d;
+	const float *norm;
+	float epsilon;
+};
+
+static void post_row(void *argument, uint32_t item, uint32_t thread)
+{
+	const struct post *p = argument;
+	const uint32_t width = p->d->plan.width;
+	float *const y = p->d->product + (size_t)item * width;
+	float *const room = p->d->act_x + (size_t)item * p->d->act_columns;
+	(void)thread;
+	p->d->leaf.norm(y, p->norm, width, p->epsilon, room);
+	p->d->leaf.add(p->d->buffer[BUFFER_X] + (size_t)item * width, room, width);
+}
+
+/* X += [post norm](from times w). */
+static int project_back(struct device *d, enum ops_buffer from, uint32_t columns,
+			const struct weight *w, const struct weight *norm, float epsilon)
+{
+	const uint32_t width = d->plan.width;
+	if (!is_matrix(w, width, columns) || !vector_or_null(norm, width))
+		return -ERR_BAD_ARG;
+	struct matmul m = {.d = d, .c_count = d->row_count, .product_count = 1};
+	m.a = rows_enter(d, from, columns, NULL, 0);
+	m.product[0] = (struct product){.w = *w, .out = d->product, .stride = width,
+					.residual = norm ? NULL : d->buffer[BUFFER_X]};
+	matmul_run(&m);
+	if (norm) {
+		struct post post = {d, weight_floats(norm), epsilon};
+		pool_run(d->pool, post_row, &post, d->row_count);
+	}
+	return 0;
+}
+
+int cpu_output(struct device *d, const struct ops_layer *l)
+{
+	return project_back(d, BUFFER_A, d->plan.heads * d->plan.head, l->output,
+			    l->post_attn_norm, l->epsilon);
+}
+
+int cpu_down(struct device *d, const struct ops_layer *l)
+{
+	return project_back(d, BUFFER_F, d->plan.ff, l->down, l->post_ffn_norm, l->epsilon);
+}
+
+int cpu_gate_up(struct device *d, const struct ops_layer *l)
+{
+	const struct device_plan *p = &d->plan;
+	if (!is_matrix(l->gate, p->ff, p->width) || !is_matrix(l->up, p->ff, p->width) ||
+	    !is_vector(l->ffn_norm, p->width) || (unsigned)l->gate_kind > GATE_GELU)
+		return -ERR_BAD_ARG;
+	struct matmul m = {.d = d, .c_count = d->row_count};
+	m.a = rows_enter(d, BUFFER_X, p->width, l->ffn_norm, l->epsilon);
+	product_add(&m, l->gate, NULL, BUFFER_F);
+	m.product[0].up = l->up;
+	m.product[0].gate = l->gate_kind;
+	matmul_run(&m);
+	return 0;
+}
+
+int cpu_head(struct device *d, const struct weight *norm, float epsilon, const struct weight *head,
+	     float softcap)
+{
+	const struct device_plan *p = &d->plan;
+	if (!head || head->columns != p->width || head->rows < p->vocab || !is_vector(norm, p->width))
+		return -ERR_BAD_ARG;
+	if (d->sample_count == 0)
+		return 0;
+	struct entry e = {.d = d, .x = d->buffer[BUFFER_X], .x_stride = p->width,
+			  .pick = &d->samples[0].row,
+			  .pick_stride = sizeof *d->samples / sizeof(uint32_t),
+			  .norm = weight_floats(norm), .epsilon = epsilon, .columns = p->width,
+			  .count = d->sample_count};
+	struct matmul m = {.d = d, .c_count = d->sample_count};
+	m.a = entry_prepare(&e);
+	product_add(&m, head, NULL, BUFFER_LOGITS);
+	m.product[0].w.rows = p->vocab;
+	m.product[0].stride = p->vocab;
+	m.product[0].softcap = softcap;
+	matmul_run(&m);
+	return 0;
+}
