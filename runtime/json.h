@@ -62,8 +62,8 @@ struct json_out {
 	size_t length, capacity;
 };
 /* Appends the value as Python's json.dumps(value, ensure_ascii=False) writes what json.loads read:
-   ", " and ": " between, characters as they are, floats in their shortest form. -ERR_MEMORY,
-   -ERR_TOO_BIG. What is there already stays. */
+   ", " and ": " between, characters as they are, floats in their shortest form (beyond a double's
+   range as they came). -ERR_MEMORY, -ERR_TOO_BIG. What is there already stays. */
 int json_write(struct json value, struct json_out *out);
 /* Appends a string value made of the bytes. Not UTF-8: U+FFFD for what is not. */
 int json_write_string(const char *text, size_t length, struct json_out *out);
