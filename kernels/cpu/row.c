@@ -12,6 +12,8 @@
 #include "kernels/fp8.h"
 #include "kernels/quant.h"
 
+typedef uint32_t v4u __attribute__((vector_size(16)));
+
 static float f16_at(const uint8_t *p)
 {
 	uint16_t v;
@@ -25,29 +27,38 @@ static const uint8_t *group_block(const struct weight *w, uint32_t row, uint32_t
 	return w->data + (size_t)(row / PACK_ROWS) * w->group_bytes + column / 32 * block_bytes;
 }
 
-/* The 16 bytes of row r in a PACK_Q4 block, and the 32 of a PACK_Q8 one, together. */
-static void gather(const uint8_t *lines, uint32_t r, uint32_t line_count, uint8_t *out)
+/* Row r's 32 bytes of a PACK_Q8 block, together. */
+static void gather(const uint8_t *lines, uint32_t r, uint8_t *out)
 {
-	for (uint32_t g = 0; g < line_count; g++)
+	for (uint32_t g = 0; g < 8; g++)
 		memcpy(out + 4 * g, lines + 64 * g + 4 * r, 4);
+}
+
+/* Row r's 32 nibbles as bytes. In a register: four small stores read back as one load would stall. */
+static void q4_nibbles(const uint8_t *lines, uint32_t r, uint8_t *q)
+{
+	uint32_t b[4];
+	for (int g = 0; g < 4; g++)
+		memcpy(&b[g], lines + 64 * g + 4 * r, 4);
+	const v4u v = {b[0], b[1], b[2], b[3]}, low = v & 0x0f0f0f0f, high = v >> 4 & 0x0f0f0f0f;
+	memcpy(q, &low, sizeof low);
+	memcpy(q + 16, &high, sizeof high);
 }
 
 static void q4_floats(const uint8_t *block, uint32_t r, int zero, float *restrict out)
 {
 	const float d = f16_at(block + 2 * r), m = f16_at(block + 32 + 2 * r);
-	uint8_t b[16];
-	gather(block + 64, r, 4, b);
-	for (int i = 0; i < 16; i++)
-		out[i] = d * (float)((b[i] & 15) - zero) + m;
-	for (int i = 0; i < 16; i++)
-		out[16 + i] = d * (float)((b[i] >> 4) - zero) + m;
+	uint8_t q[32];
+	q4_nibbles(block + 64, r, q);
+	for (int i = 0; i < 32; i++)
+		out[i] = d * (float)(q[i] - zero) + m;
 }
 
 static void q8_floats(const uint8_t *block, uint32_t r, float *restrict out)
 {
 	const float d = f16_at(block + 2 * r);
 	uint8_t b[32];
-	gather(block + 32, r, 8, b);
+	gather(block + 32, r, b);
 	for (int i = 0; i < 32; i++)
 		out[i] = d * (float)(b[i] - 128);
 }
@@ -117,16 +128,14 @@ void row_integers(const struct weight *w, uint32_t row, uint32_t first, uint32_t
 		uint8_t b[32];
 		out->d[k / 32] = f16_at(block + 2 * r);
 		if (w->pack == PACK_Q8) {
-			gather(block + 32, r, 8, b);
+			gather(block + 32, r, b);
 			for (int i = 0; i < 32; i++)
 				q[i] = (int8_t)(b[i] - 128);
 			continue;
 		}
 		out->m[k / 32] = f16_at(block + 32 + 2 * r);
-		gather(block + 64, r, 4, b);
-		for (int i = 0; i < 16; i++) {
-			q[i] = (int8_t)((b[i] & 15) - (int)w->zero);
-			q[i + 16] = (int8_t)((b[i] >> 4) - (int)w->zero);
-		}
+		q4_nibbles(block + 64, r, b);
+		for (int i = 0; i < 32; i++)
+			q[i] = (int8_t)(b[i] - (int)w->zero);
 	}
 }
