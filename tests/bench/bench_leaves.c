@@ -9,9 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <time.h>
 
 #include "kernels/cpu/cpu.h"
+
+#define HUGE_BYTES ((size_t)2 << 20)
 
 enum { COLUMNS_MAX = 512, SLICES = 7, HEAD = 64, HEADS = 3, PAGE = 64, CONTEXT = 2048 };
 
@@ -25,8 +28,11 @@ static double now(void)
 
 static void *room(size_t bytes)
 {
-	void *p = aligned_alloc(64, (bytes + 127) / 64 * 64);
+	const size_t align = bytes > HUGE_BYTES ? HUGE_BYTES : 64;
+	void *p = aligned_alloc(align, (bytes + 64 + align) / align * align);
 
+	if (p && bytes > HUGE_BYTES)
+		madvise(p, bytes, MADV_HUGEPAGE); /* as the device does */
 	if (!p) {
 		fprintf(stderr, "bench_leaves: no memory for %zu bytes\n", bytes);
 		exit(1);
