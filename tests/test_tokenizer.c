@@ -1,0 +1,475 @@
+/*
+ * Ids must be those of the reference, text must come back, and no text may be slow. Method: 184
+ * strings with their ids made by llama.cpp's tokenizer (tests/data), random text and bytes, long
+ * texts of the awkward kinds under a time bound, and a small vocabulary made here, for which a plain
+ * quadratic merger gives the ids to compare with.
+ */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "runtime/json.h"
+#include "runtime/tokenizer.h"
+#include "tests/files.h"
+#include "tests/gguf_make.h"
+#include "tests/tap.h"
+
+static char reason[MODEL_REASON_MAX];
+static struct model *real_model, *small_model;
+static struct tokenizer *real, *small;
+static uint64_t seed = 88172645463325252;
+
+static uint32_t draw(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 20) % below;
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The bytes of a list of ids; free the result. */
+static char *decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool special,
+		    size_t *length)
+{
+	struct bytes b = {0};
+	put(&b, "", 1);
+	b.length = 0;
+	for (size_t i = 0; i < count; i++) {
+		const char *at;
+		size_t n = tokenizer_bytes(t, ids[i], special, &at);
+		put(&b, at, n);
+	}
+	*length = b.length;
+	return (char *)b.at;
+}
+
+/* The printable form of a byte, as vocabulary files have it. */
+static size_t printable_form(unsigned byte, char *to)
+{
+	unsigned c = byte, other = 0x100;
+	for (unsigned b = 0; b < 256; b++) {
+		bool own = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+		if (b == byte && !own)
+			c = other;
+		other += !own;
+	}
+	if (c < 0x80) {
+		to[0] = (char)c;
+		return 1;
+	}
+	to[0] = (char)(0xc0 | c >> 6);
+	to[1] = (char)(0x80 | (c & 0x3f));
+	return 2;
+}
+
+enum { SMALL_MERGES = 12, SMALL_COUNT = 256 + SMALL_MERGES + 4 };
+/* In order of rank; their products are tokens 256 and up. */
+static const char *const small_merge[SMALL_MERGES] = {
+	"a a", "b c", "aa aa", "a b", "\xc4\xa0 a", "c c", "ab c", "aaaa aaaa", "bc c",
+	"\xc4\x8a \xc4\x8a", "\xc4\xa0 \xc4\xa0", "\xc3\xaf \xc2\xbf",
+};
+
+static struct tokenizer *open_small(void)
+{
+	static struct maker m;
+	static char text[SMALL_COUNT][24];
+	static const char *token[SMALL_COUNT];
+	static int32_t kind[SMALL_COUNT];
+	for (unsigned i = 0; i < SMALL_COUNT; i++) {
+		token[i] = text[i];
+		kind[i] = 1;
+		if (i < 256) {
+			text[i][printable_form(i, text[i])] = 0;
+		} else if (i < 256 + SMALL_MERGES) {
+			const char *merge = small_merge[i - 256], *space = strchr(merge + 1, ' ');
+			snprintf(text[i], sizeof text[i], "%.*s%s", (int)(space - merge), merge,
+				 space + 1);
+		}
+	}
+	strcpy(text[SMALL_COUNT - 4], "<|im_end|>");
+	strcpy(text[SMALL_COUNT - 3], "<|im_end|>x");
+	strcpy(text[SMALL_COUNT - 2], "<|im");
+	strcpy(text[SMALL_COUNT - 1], "<tool>");
+	kind[SMALL_COUNT - 4] = kind[SMALL_COUNT - 3] = kind[SMALL_COUNT - 2] = 3;
+	kind[SMALL_COUNT - 1] = 4;
+	make_model(&m, token, kind, SMALL_COUNT, small_merge, SMALL_MERGES);
+	make_u32(&m, "tokenizer.ggml.eos_token_id", SMALL_COUNT - 2);
+	struct bytes b = make_bytes(&m);
+	struct made_file f = made_open(b.at, b.length);
+	int code = model_open(f.path, &small_model, reason);
+	if (code == 0)
+		code = tokenizer_open(small_model, &small, reason);
+	if (code != 0)
+		printf("# %s\n", reason);
+	made_close(&f);
+	free(b.at);
+	return small;
+}
+
+static void opens_small(void)
+{
+	REQUIRE(open_small() != NULL);
+	EXPECT_EQ(tokenizer_count(small), SMALL_COUNT);
+	EXPECT(tokenizer_is_control(small, SMALL_COUNT - 4));
+	EXPECT(!tokenizer_is_control(small, SMALL_COUNT - 1));
+	EXPECT(!tokenizer_is_control(small, 97));
+	EXPECT(!tokenizer_is_control(small, UINT32_MAX));
+	EXPECT_EQ(tokenizer_find(small, "<|im_end|>"), SMALL_COUNT - 4);
+	EXPECT_EQ(tokenizer_find(small, "<tool>"), SMALL_COUNT - 1);
+	EXPECT_EQ(tokenizer_find(small, "<|im_"), UINT32_MAX);
+	EXPECT_EQ(tokenizer_find(small, ""), UINT32_MAX);
+	EXPECT_EQ(tokenizer_find(small, "a"), UINT32_MAX);
+	EXPECT(tokenizer_is_end(small, SMALL_COUNT - 2)); /* eos */
+	EXPECT(tokenizer_is_end(small, SMALL_COUNT - 4)); /* by its text */
+	EXPECT(!tokenizer_is_end(small, SMALL_COUNT - 1));
+	EXPECT(!tokenizer_is_end(small, UINT32_MAX));
+}
+
+static bool encodes(const struct tokenizer *t, const char *text, bool special,
+		    const uint32_t *expected, size_t expected_count)
+{
+	uint32_t ids[256];
+	size_t count = 0;
+	if (tokenizer_encode(t, text, strlen(text), special, ids, 256, &count) != 0)
+		return false;
+	bool same = count == expected_count && !memcmp(ids, expected, count * sizeof *ids);
+	for (size_t i = 0; !same && i < count; i++)
+		printf("# %zu: %u\n", i, ids[i]);
+	return same;
+}
+
+#define ENCODES(text, special, ...) \
+	EXPECT(encodes(small, text, special, (const uint32_t[]){__VA_ARGS__}, \
+		       sizeof((const uint32_t[]){__VA_ARGS__}) / sizeof(uint32_t)))
+
+static void merges_by_rank(void)
+{
+	REQUIRE(small != NULL);
+	ENCODES("aaa", false, 256, 'a');            /* leftmost of equals */
+	ENCODES("aaaaaaaa", false, 263);
+	ENCODES("abc", false, 'a', 257);            /* b c ranks before a b */
+	ENCODES("abcc", false, 'a', 264);
+	ENCODES("ab", false, 259);
+	ENCODES(" a", false, 260);
+	ENCODES("  a", false, ' ', 260);            /* the last space goes with the word */
+	ENCODES("a  ", false, 'a', 266);
+	ENCODES("\n\n\na", false, 265, '\n', 'a');
+	ENCODES("a1 2", false, 'a', '1', ' ', '2'); /* digits stand alone */
+	ENCODES("a's", false, 'a', '\'', 's');
+}
+
+static void finds_special(void)
+{
+	enum { END = SMALL_COUNT - 4, END_X, IM, TOOL };
+	REQUIRE(small != NULL);
+	ENCODES("<|im_end|>", true, END);
+	ENCODES("<|im_end|>x<|im_end|>", true, END_X, END); /* the longest */
+	ENCODES("<|im_", true, IM, '_');
+	ENCODES("<<|im<tool>", true, '<', IM, TOOL);
+	ENCODES("<tool", true, '<', 't', 'o', 'o', 'l');
+	ENCODES("<|im", false, '<', '|', 'i', 'm');
+	ENCODES("a<|im_end|>a", true, 'a', END, 'a'); /* no merge across */
+	const char *at;
+	EXPECT_EQ(tokenizer_bytes(small, END, false, &at), 0);
+	EXPECT_EQ(tokenizer_bytes(small, END, true, &at), 10);
+	EXPECT(!memcmp(at, "<|im_end|>", 10));
+	EXPECT_EQ(tokenizer_bytes(small, TOOL, false, &at), 6);
+	EXPECT_EQ(tokenizer_bytes(small, SMALL_COUNT, true, &at), 0);
+	EXPECT_EQ(tokenizer_bytes(small, UINT32_MAX, true, &at), 0);
+}
+
+static void keeps_to_capacity(void)
+{
+	uint32_t ids[8] = {7, 7, 7, 7, 7, 7, 7, 7};
+	size_t count = 1;
+	REQUIRE(small != NULL);
+	EXPECT_EQ(tokenizer_encode(small, "a1b2", 4, false, ids, 4, &count), -ERR_TOO_BIG);
+	EXPECT_EQ(count, 1);
+	EXPECT_EQ(ids[4], 7);
+	EXPECT_EQ(tokenizer_encode(small, "a1b2", 4, false, ids, 5, &count), 0);
+	EXPECT_EQ(count, 5);
+	EXPECT_EQ(ids[0], 7);
+	EXPECT_EQ(tokenizer_encode(small, "<|im_end|>", 10, true, ids, 5, &count), -ERR_TOO_BIG);
+	EXPECT_EQ(tokenizer_encode(small, "", 0, true, ids, 5, &count), 0);
+	EXPECT_EQ(count, 5);
+}
+
+/* The rule as it is written down, in quadratic time: the lowest rank first, then leftmost. */
+static size_t merge_plainly(const char *text, size_t length, uint32_t *ids)
+{
+	static const char *const plain[SMALL_MERGES] = {
+		"a a", "b c", "aa aa", "a b", "  a", "c c", "ab c", "aaaa aaaa", "bc c",
+		"\n \n", "   ", "\xef \xbf"};
+	char part[64][16];
+	size_t count = length;
+	for (size_t i = 0; i < length; i++) {
+		part[i][0] = text[i];
+		part[i][1] = 0;
+	}
+	for (unsigned rank = 0; rank < SMALL_MERGES;) {
+		size_t at = count;
+		const char *space = strchr(plain[rank] + 1, ' ');
+		size_t left = (size_t)(space - plain[rank]);
+		for (size_t i = 0; i + 1 < count && at == count; i++)
+			if (strlen(part[i]) == left && !memcmp(part[i], plain[rank], left) &&
+			    !strcmp(part[i + 1], space + 1))
+				at = i;
+		if (at == count) {
+			rank++;
+			continue;
+		}
+		size_t have = strlen(part[at]), more = strlen(part[at + 1]);
+		for (size_t i = 0; i <= more; i++)
+			part[at][have + i] = part[at + 1][i];
+		memmove(part[at + 1], part[at + 2], (count - at - 2) * sizeof part[0]);
+		count--;
+		rank = 0;
+	}
+	for (size_t i = 0; i < count; i++) {
+		ids[i] = (uint8_t)part[i][0];
+		for (unsigned k = 0; part[i][1] && k < SMALL_MERGES; k++) {
+			const char *space = strchr(plain[k] + 1, ' ');
+			size_t left = (size_t)(space - plain[k]);
+			if (!memcmp(part[i], plain[k], left) && !strcmp(part[i] + left, space + 1))
+				ids[i] = 256 + k;
+		}
+	}
+	return count;
+}
+
+static void merges_as_written(void)
+{
+	REQUIRE(small != NULL);
+	for (unsigned round = 0; round < 20000; round++) {
+		char text[64];
+		uint32_t ids[64], expected[64];
+		size_t n = 1 + draw(48), count = 0;
+		for (size_t i = 0; i < n; i++)
+			text[i] = "aaabbcc"[draw(7)];
+		REQUIRE(tokenizer_encode(small, text, n, false, ids, 64, &count) == 0);
+		size_t expected_count = merge_plainly(text, n, expected);
+		REQUIRE(count == expected_count);
+		REQUIRE(!memcmp(ids, expected, count * sizeof *ids));
+	}
+}
+
+/* What decoding must give back: the text itself if it is UTF-8, else with U+FFFD. */
+static void small_comes_back(void)
+{
+	REQUIRE(small != NULL);
+	for (unsigned round = 0; round < 5000; round++) {
+		char text[64], out[200];
+		uint32_t ids[192];
+		size_t n = draw(64), count = 0, length;
+		for (size_t i = 0; i < n; i++)
+			text[i] = (char)draw(draw(2) ? 128 : 256);
+		REQUIRE(tokenizer_encode(small, text, n, draw(2), ids, 192, &count) == 0);
+		char *back = decode(small, ids, count, true, &length);
+		struct utf8_stream s = {0};
+		size_t clean = utf8_stream_push(&s, text, n, false, true, out);
+		REQUIRE(clean == n && !memcmp(out, text, n));
+		s = (struct utf8_stream){0};
+		clean = utf8_stream_push(&s, text, n, true, true, out);
+		if (clean == n && !memcmp(out, text, n))
+			REQUIRE(length == n && !memcmp(back, text, n));
+		/* Whatever came in, what comes out encodes to itself. */
+		uint32_t again[192];
+		size_t again_count = 0;
+		REQUIRE(tokenizer_encode(small, back, length, true, again, 192, &again_count) == 0);
+		free(back);
+	}
+}
+
+static void streams_utf8(void)
+{
+	static const char text[] = "a\xc3\xa9\xe2\x82\xac\xf0\x9f\x99\x82z";
+	struct utf8_stream s = {0};
+	char out[64];
+	size_t n = 0;
+	for (size_t i = 0; i < sizeof text - 1; i++) {
+		size_t before = n;
+		n += utf8_stream_push(&s, text + i, 1, true, false, out + n);
+		/* Only whole characters come out. */
+		EXPECT(n == before || ((uint8_t)out[before] & 0xc0) != 0x80);
+	}
+	EXPECT(n == sizeof text - 1 && !memcmp(out, text, n));
+	EXPECT_EQ(s.count, 0);
+	EXPECT_EQ(utf8_stream_push(&s, "\xf0\x9f\x99", 3, true, false, out), 0);
+	EXPECT_EQ(utf8_stream_push(&s, "", 0, true, true, out), 3);
+	EXPECT(!memcmp(out, "\xef\xbf\xbd", 3));
+	EXPECT_EQ(utf8_stream_push(&s, "\xf0\x9f\x99", 3, false, true, out), 3);
+	EXPECT(!memcmp(out, "\xf0\x9f\x99", 3));
+	/* Overlong, surrogate, too large, lone: as many U+FFFD as Unicode says. */
+	EXPECT_EQ(utf8_stream_push(&s, "\xc0\xaf", 2, true, true, out), 6);
+	EXPECT_EQ(utf8_stream_push(&s, "\xed\xa0\x80", 3, true, true, out), 9);
+	EXPECT_EQ(utf8_stream_push(&s, "\xf4\x90\x80\x80", 4, true, true, out), 12);
+	EXPECT_EQ(utf8_stream_push(&s, "\xe2\x82" "A\x80", 4, true, true, out), 7);
+	EXPECT(!memcmp(out, "\xef\xbf\xbd" "A\xef\xbf\xbd", 7));
+}
+
+static void opens_real(void)
+{
+	const char *path = getenv("HOLDFAST_MODEL");
+	if (!path)
+		TAP_SKIP("HOLDFAST_MODEL is not set");
+	REQUIRE(model_open(path, &real_model, reason) == 0);
+	double start = now();
+	REQUIRE(tokenizer_open(real_model, &real, reason) == 0);
+	printf("# tables built in %.0f ms\n", (now() - start) * 1e3);
+	EXPECT_EQ(tokenizer_count(real), 49152);
+	EXPECT_EQ(tokenizer_find(real, "<|im_start|>"), 1);
+	EXPECT_EQ(tokenizer_find(real, "<|im_end|>"), 2);
+	EXPECT(tokenizer_is_end(real, 2) && tokenizer_is_end(real, 0));
+	EXPECT(!tokenizer_is_end(real, 1));
+}
+
+static size_t read_ids(struct json list, uint32_t *ids)
+{
+	struct json_walk walk = json_walk(list);
+	struct json item;
+	int64_t id;
+	size_t count = 0;
+	while (json_next(&walk, NULL, &item))
+		if (json_integer(item, 0, UINT32_MAX, &id))
+			ids[count++] = (uint32_t)id;
+	return count;
+}
+
+static size_t read_text(struct json entry, char *text)
+{
+	struct json value;
+	if (json_find(entry, "text", &value))
+		return json_string(value, text);
+	if (!json_find(entry, "hex", &value))
+		return 0;
+	size_t n = 0;
+	for (size_t i = 1; i + 2 < value.length; i += 2) {
+		char pair[3] = {value.at[i], value.at[i + 1], 0};
+		text[n++] = (char)strtoul(pair, NULL, 16);
+	}
+	return n;
+}
+
+static void ids_equal_reference(void)
+{
+	enum { ROOM = 1 << 16 };
+	static char text[ROOM];
+	static uint32_t ids[ROOM], expected[ROOM];
+	size_t length;
+	struct json all, entry, list;
+	unsigned entries = 0, wrong = 0;
+	if (!real)
+		TAP_SKIP("HOLDFAST_MODEL is not set");
+	char *file = file_read("tests/data/tokens-smollm2-135m.json", &length);
+	REQUIRE(file != NULL);
+	REQUIRE(json_check(file, length, &all) == 0);
+	struct json_walk walk = json_walk(all);
+	for (; json_next(&walk, NULL, &entry); entries++) {
+		size_t n = read_text(entry, text);
+		REQUIRE(json_find(entry, "ids", &list));
+		for (int special = 0; special < 2; special++) {
+			size_t count = 0, expected_count;
+			if (special)
+				json_find(entry, "ids_special", &list);
+			expected_count = read_ids(list, expected);
+			REQUIRE(tokenizer_encode(real, text, n, special, ids, ROOM, &count) == 0);
+			if (count == expected_count && !memcmp(ids, expected, count * sizeof *ids))
+				continue;
+			printf("# entry %u, special %d\n", entries, special);
+			wrong++;
+		}
+	}
+	EXPECT_EQ(entries, 184);
+	EXPECT_EQ(wrong, 0);
+	free(file);
+}
+
+/* Random characters that all have tokens, and random bytes. */
+static void real_comes_back(void)
+{
+	if (!real)
+		TAP_SKIP("HOLDFAST_MODEL is not set");
+	static const char *const pieces[] = {
+		"a", "Hello", " ", "  ", "\n", "\t", "\r\n", "1", "42", "'s", "'LL", "\xc3\xa9",
+		"\xe4\xb8\xad", "\xf0\x9f\x99\x82", "\xc2\xa0", "\xe2\x80\x83", "\xcc\x81", "{\"",
+		"::", "<|im_end|>", "_", "\\n", "\xe0\xa4\xb5", "\xef\xbf\xbd", "\xc2\x85",
+	};
+	for (unsigned round = 0; round < 3000; round++) {
+		char text[1024], out[3072];
+		uint32_t ids[3072];
+		size_t n = 0, count = 0, length;
+		bool bytes = round % 4 == 0;
+		for (unsigned i = draw(40); i > 0; i--) {
+			const char *piece = pieces[draw(sizeof pieces / sizeof pieces[0])];
+			if (bytes) {
+				text[n++] = (char)draw(256);
+				continue;
+			}
+			memcpy(text + n, piece, strlen(piece));
+			n += strlen(piece);
+		}
+		REQUIRE(tokenizer_encode(real, text, n, false, ids, n, &count) == 0);
+		char *back = decode(real, ids, count, false, &length);
+		if (!bytes)
+			REQUIRE(length == n && !memcmp(back, text, n));
+		struct utf8_stream s = {0};
+		/* Never anything but UTF-8 with this vocabulary and well-formed text. */
+		size_t clean = utf8_stream_push(&s, back, length, true, true, out);
+		if (!bytes)
+			EXPECT(clean == length);
+		free(back);
+	}
+}
+
+static void long_texts_are_fast(void)
+{
+	enum { LONG = 1 << 20 };
+	static const char *const unit[] = {"a", " ", "\n ", "=\"", "\xff", "\xe4\xb8\xad", "1",
+					   "    return x[i] + 1; // no\n", "<|im_end"};
+	const struct tokenizer *t = real ? real : small;
+	char *text = malloc(LONG);
+	uint32_t *ids = malloc(3 * LONG * sizeof *ids);
+	REQUIRE(t && text && ids);
+	for (unsigned u = 0; u < sizeof unit / sizeof unit[0]; u++) {
+		for (size_t i = 0; i < LONG; i++)
+			text[i] = unit[u][i % strlen(unit[u])];
+		for (int special = 0; special < 2; special++) {
+			size_t count = 0;
+			double start = now();
+			EXPECT_EQ(tokenizer_encode(t, text, LONG, special, ids, 3 * LONG, &count), 0);
+			double s = now() - start;
+			printf("# 1 MiB of unit %u: %zu ids in %.0f ms\n", u, count, s * 1e3);
+			/* Quadratic would be hours; the bound allows for a busy machine and
+			   sanitizers. */
+			EXPECT(s < 10);
+		}
+	}
+	free(text);
+	free(ids);
+}
+
+int main(void)
+{
+	TAP_RUN(opens_small, "a vocabulary of bytes and twelve merges");
+	TAP_RUN(merges_by_rank, "merges and pieces by hand");
+	TAP_RUN(finds_special, "control tokens only where they are meant");
+	TAP_RUN(keeps_to_capacity, "capacity is kept to, and nothing changes on refusal");
+	TAP_RUN(merges_as_written, "the heap merges as the plain rule does");
+	TAP_RUN(small_comes_back, "random bytes come back");
+	TAP_RUN(streams_utf8, "the stream gives whole characters");
+	TAP_RUN(opens_real, "the default model's vocabulary");
+	TAP_RUN(ids_equal_reference, "ids equal those of the reference");
+	TAP_RUN(real_comes_back, "random text comes back");
+	TAP_RUN(long_texts_are_fast, "a megabyte of anything is quick");
+	tokenizer_close(&real);
+	tokenizer_close(&small);
+	model_close(&real_model);
+	model_close(&small_model);
+	return tap_done();
+}
