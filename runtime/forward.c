@@ -180,7 +180,7 @@ int forward_open(const struct model *model, const struct forward_options *option
 	f->ops = ops_cpu();
 	f->integrity = options->integrity;
 	int err = forward_plan_make(model, options, &f->plan, reason);
-	if (err == 0 && !ops_isa_runs(options->isa)) {
+	if (err == 0 && options->isa != ISA_AUTO && !ops_isa_runs(options->isa)) {
 		snprintf(reason, MODEL_REASON_MAX, "this machine does not run %s",
 			 ops_isa_name(options->isa));
 		err = -ERR_UNSUPPORTED;

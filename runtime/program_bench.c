@@ -23,7 +23,7 @@ enum {
 
 struct bench {
 	struct program_options options;
-	const char *name;
+	const char *name, *only;
 	uint32_t seconds;
 	bool json;
 	const struct model *model;
@@ -123,6 +123,8 @@ static int bench_run(struct bench *b)
 	TRY(bench_fill(b));
 	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
 		program_progress(NULL, figures[i].name, i, BENCH_FIGURES);
+		if (b->only && strcmp(b->only, figures[i].name) != 0)
+			continue;
 		if (figures[i].context + BENCH_STEPS <= b->model->arch.context)
 			TRY(bench_figure(b, i));
 	}
@@ -155,7 +157,7 @@ static void bench_print(const struct bench *b)
 int bench_main(int argc, char **argv)
 {
 	struct bench *b = calloc(1, sizeof *b);
-	struct flag flags[PROGRAM_FLAGS + 2];
+	struct flag flags[PROGRAM_FLAGS + 3];
 	const char *path = NULL;
 	char reason[MODEL_REASON_MAX];
 	struct model *model = NULL;
@@ -169,7 +171,9 @@ int bench_main(int argc, char **argv)
 					     "figures as JSON"};
 	flags[PROGRAM_FLAGS + 1] = (struct flag){"seconds", FLAG_U32, &b->seconds, 1, 600, NULL,
 						 "for each figure"};
-	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 2, &b->options,
+	flags[PROGRAM_FLAGS + 2] = (struct flag){"only", FLAG_TEXT, &b->only, 0, 0, NULL,
+						 "this figure alone, by its name"};
+	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 3, &b->options,
 				     "MODEL [option …]", &path);
 	if (code >= 0)
 		goto out;

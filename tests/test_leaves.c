@@ -158,7 +158,7 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 	uint8_t *data = random_weight(&seed, type, (size_t)rows * columns, 0.2f);
 	float *want = take((size_t)C_MAX * rows);
 	struct weight *w;
-	CHECK(pack_make(type, use, rows, columns, data, &w) == 0);
+	CHECK(pack_make(NULL, type, use, rows, columns, data, &w) == 0);
 	for (int kind = ACT_F32; kind <= ACT_I8_BLOCK; kind += ACT_I8_BLOCK - ACT_F32) {
 		if (kind == ACT_I8_BLOCK && columns % 32)
 			continue;
@@ -170,7 +170,7 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 			for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
 				matmul_judge(isa, w, &a, parts[i][0], parts[i][1], want, rows + i % 3);
 	}
-	pack_free(w);
+	pack_free(NULL, w);
 	free(data), free(want);
 	act_free(&a);
 }

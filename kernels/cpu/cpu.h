@@ -54,6 +54,7 @@ struct weight {
 	size_t group_bytes; /* the others: of one group of 16 rows */
 	size_t bytes;
 	uint8_t *data;      /* aligned to 64 */
+	struct chunk *chunk; /* what it lies in; NULL: memory of its own */
 };
 
 /* Rows of activations, in the precision of the path. With ACT_F32 only x is used. */

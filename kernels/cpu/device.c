@@ -154,6 +154,7 @@ static void cpu_device_close(struct device **device)
 	struct piece list[PIECES_MAX];
 	const uint32_t n = pieces_list(d, list);
 	pool_close(&d->pool);
+	chunks_free(&d->chunks);
 	for (uint32_t i = 0; i < n; i++) {
 		void *memory;
 		memcpy(&memory, list[i].at, sizeof memory);
@@ -228,14 +229,13 @@ static uint32_t cpu_device_threads(const struct device *d)
 static int cpu_weight_make(struct device *d, uint32_t type, enum weight_use use, uint32_t rows,
 			   uint32_t columns, const void *data, struct weight **out)
 {
-	(void)d;
-	return pack_make(type, use, rows, columns, data, out);
+	return pack_make(&d->chunks, type, use, rows, columns, data, out);
 }
 
 static void cpu_weight_free(struct device *d, struct weight **weight)
 {
 	d->rope_count = 0; /* a kept set may name it */
-	pack_free(*weight);
+	pack_free(&d->chunks, *weight);
 	*weight = NULL;
 }
 

@@ -48,6 +48,7 @@ struct device {
 	enum act_kind act;
 	uint32_t threads;
 	struct group group[OPS_GROUP_MAX];
+	struct chunk *chunks; /* of weights */
 
 	float *buffer[BUFFER_COUNT];
 	size_t buffer_floats[BUFFER_COUNT];
@@ -92,10 +93,21 @@ struct device {
 void *memory_take(size_t bytes);
 void memory_give(void *memory, size_t bytes);
 
-int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns,
-	      const void *data, struct weight **out);
+/* Large pieces of memory that hold many weights each, so that small matrices lie in huge pages too:
+   a token reads them all, and with a page of 4 KiB for each few rows the walks of the page tables
+   would take longer than the reads. */
+struct chunk {
+	struct chunk *next;
+	uint8_t *at;
+	size_t bytes, used;
+	uint32_t weights; /* that lie in it; with the last one it is given back */
+};
+/* *chunks: the device's list; chunks NULL: the weight gets memory of its own. */
+int pack_make(struct chunk **chunks, uint32_t type, enum weight_use use, uint32_t rows,
+	      uint32_t columns, const void *data, struct weight **out);
+void chunks_free(struct chunk **chunks);
 uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns);
-void pack_free(struct weight *w);
+void pack_free(struct chunk **chunks, struct weight *w);
 
 static inline const float *weight_floats(const struct weight *w)
 {

@@ -71,11 +71,62 @@ void memory_give(void *memory, size_t bytes)
 }
 #endif
 
-void pack_free(struct weight *w)
+#define CHUNK_BYTES ((size_t)32 << 20)
+
+/* Room for a weight in a chunk that has it, or in a new one; aligned to 64, zeroed. */
+static int chunk_take(struct chunk **chunks, struct weight *w)
+{
+	const size_t bytes = (w->bytes + SPARE_BYTES + 63) / 64 * 64;
+	struct chunk *c = *chunks;
+	while (c && c->bytes - c->used < bytes)
+		c = c->next;
+	if (!c) {
+		c = calloc(1, sizeof *c);
+		if (!c)
+			return -ERR_MEMORY;
+		c->bytes = bytes > CHUNK_BYTES ? bytes : CHUNK_BYTES;
+		c->at = memory_take(c->bytes);
+		if (!c->at) {
+			free(c);
+			return -ERR_MEMORY;
+		}
+		c->next = *chunks;
+		*chunks = c;
+	}
+	w->data = c->at + c->used;
+	w->chunk = c;
+	c->used += bytes;
+	c->weights++;
+	return 0;
+}
+
+static void chunk_free(struct chunk *c)
+{
+	memory_give(c->at, c->bytes);
+	free(c);
+}
+
+void chunks_free(struct chunk **chunks)
+{
+	while (*chunks) {
+		struct chunk *const c = *chunks;
+		*chunks = c->next;
+		chunk_free(c);
+	}
+}
+
+void pack_free(struct chunk **chunks, struct weight *w)
 {
 	if (!w)
 		return;
-	memory_give(w->data, w->bytes);
+	if (!w->chunk) {
+		memory_give(w->data, w->bytes);
+	} else if (--w->chunk->weights == 0) {
+		while (*chunks != w->chunk)
+			chunks = &(*chunks)->next;
+		*chunks = w->chunk->next;
+		chunk_free(w->chunk);
+	}
 	free(w);
 }
 
@@ -171,8 +222,8 @@ uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t 
 	return w.bytes;
 }
 
-int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns,
-	      const void *data, struct weight **out)
+int pack_make(struct chunk **chunks, uint32_t type, enum weight_use use, uint32_t rows,
+	      uint32_t columns, const void *data, struct weight **out)
 {
 	const uint32_t elements = weight_type_elements(type);
 	if (elements == 0)
@@ -190,8 +241,9 @@ int pack_make(uint32_t type, enum weight_use use, uint32_t rows, uint32_t column
 	w->rows = rows;
 	w->columns = columns;
 	sizes_set(w, use);
-	w->data = memory_take(w->bytes);
-	if (!w->data) {
+	if (!chunks)
+		w->data = memory_take(w->bytes);
+	if (chunks ? chunk_take(chunks, w) != 0 : !w->data) {
 		free(w);
 		return -ERR_MEMORY;
 	}
