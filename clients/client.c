@@ -1,0 +1,509 @@
+/*
+ * The public face of the client library: handles, and each method as arguments put into one CALL.
+ */
+#include "config.h"
+
+#include "clients/client.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "clients/link.h"
+
+static struct wire_str str(const char *text)
+{
+	return (struct wire_str){text, text ? strlen(text) : 0};
+}
+
+static bool copy_option(char **to, const char *from)
+{
+	*to = from ? strdup(from) : NULL;
+	return !from || *to;
+}
+
+void hf_close(struct hf_client **client)
+{
+	struct hf_client *c = client ? *client : NULL;
+	if (!c)
+		return;
+	if (c->socket) {
+		uint8_t body[4];
+		struct wire_writer w;
+		wire_writer_init(&w, body, sizeof body);
+		wire_write_bye(&w);
+		link_send(c, WIRE_BYE, 0, body, w.length, NULL, 0, 0);
+	}
+	link_reset(c);
+	if (c->context)
+		zmq_ctx_term(c->context);
+	for (int i = 0; i < 2; i++)
+		if (c->wake[i] >= 0)
+			close(c->wake[i]);
+	free(c->endpoint);
+	free(c->client);
+	free(c->token);
+	free(c->act_as);
+	free(c->body);
+	free(c);
+	*client = NULL;
+}
+
+static int client_fill(struct hf_client *c, const char *endpoint, const struct hf_options *o)
+{
+	char fallback[512];
+	if (!endpoint) {
+		TRY(wire_default_endpoint(fallback, sizeof fallback));
+		endpoint = fallback;
+	}
+	c->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : LINK_TIMEOUT_MS;
+	c->window = o->window > 0 ? o->window : WIRE_WINDOW_DEFAULT;
+	if (c->window < 1024 || c->window > WIRE_WINDOW_MAX || c->timeout_ms > INT32_MAX)
+		return -ERR_OUT_OF_RANGE;
+	c->context = zmq_ctx_new();
+	c->body_capacity = c->limits.body_bytes;
+	c->body = malloc(c->body_capacity);
+	if (!copy_option(&c->endpoint, endpoint) || !copy_option(&c->token, o->token) ||
+	    !copy_option(&c->client, o->client ? o->client : "libholdfast") ||
+	    !copy_option(&c->act_as, o->act_as) || !c->context || !c->body)
+		return -ERR_MEMORY;
+	/* Not blocking: hf_cancel is for signal handlers, and the pipe may be full. */
+	if (pipe2(c->wake, O_CLOEXEC | O_NONBLOCK) != 0)
+		return -ERR_IO;
+	return link_connect(c);
+}
+
+int hf_open(const char *endpoint, const struct hf_options *options, struct hf_client **out)
+{
+	static const struct hf_options defaults;
+	struct hf_client *c = calloc(1, sizeof *c);
+	*out = NULL;
+	if (!c)
+		return -ERR_MEMORY;
+	c->wake[0] = c->wake[1] = -1;
+	wire_limits_default(&c->limits);
+	int code = client_fill(c, endpoint, options ? options : &defaults);
+	if (code == 0)
+		*out = c;
+	else
+		hf_close(&c);
+	return code;
+}
+
+const char *hf_principal(const struct hf_client *c)
+{
+	return c->principal;
+}
+
+void hf_cancel(struct hf_client *c)
+{
+	int saved = errno;
+	atomic_store(&c->cancel, true);
+	ssize_t ignored = write(c->wake[1], "", 1);
+	(void)ignored;
+	errno = saved;
+}
+
+void hf_end_free(struct hf_end *end)
+{
+	for (uint32_t i = 0; i < end->call_count; i++) {
+		free(end->calls[i].id);
+		free(end->calls[i].name);
+		free(end->calls[i].arguments);
+	}
+	free(end->calls);
+	free(end->status);
+	free(end->usage.diverged_why);
+	free(end->json);
+	free(end->ids);
+	free(end->bytes);
+	end_init(end);
+}
+
+/* --- Calls. --- */
+
+/* The room for the arguments; NULL while a call runs, which is then refused. */
+static struct wire_call *begin(struct hf_client *c, enum wire_method method,
+	const struct hf_session *s, struct hf_end *end)
+{
+	end_init(end);
+	if (c->busy) {
+		end_fail(end, -ERR_IN_USE);
+		return NULL;
+	}
+	wire_call_init(&c->call, method);
+	if (s) {
+		c->call.has_sess = true;
+		memcpy(c->call.sess.bytes, s->id.bytes, sizeof s->id.bytes);
+		c->call.epoch = s->epoch;
+		c->call.turn = s->turn;
+	}
+	return &c->call;
+}
+
+/* What END said of the session that was called. */
+static int finish(struct hf_session *s, struct hf_end *end)
+{
+	if (s && end->status) {
+		if (end->session.epoch != HF_NONE)
+			s->epoch = end->session.epoch;
+		if (end->session.turn != HF_NONE)
+			s->turn = end->session.turn;
+	}
+	return end->code;
+}
+
+static int simple(struct hf_client *c, enum wire_method method, struct hf_session *s,
+	struct hf_end *end)
+{
+	if (!begin(c, method, s, end))
+		return end->code;
+	call_run(c, NULL, 0, NULL, end);
+	return finish(s, end);
+}
+
+static void put_residency(struct wire_residency_args *to, const struct hf_residency *from)
+{
+	*to = (struct wire_residency_args){
+		true, (uint8_t)from->kind, from->bytes, from->tokens, from->lease_ms};
+}
+
+/* The session that END made; a daemon that names none has not made one. */
+static int opened(struct hf_session *out, struct hf_end *end)
+{
+	*out = (struct hf_session){.epoch = HF_NONE, .turn = HF_NONE};
+	if (end->code != 0)
+		return end->code;
+	if (!end->has_session)
+		return end_fail(end, -ERR_BAD_BODY);
+	*out = end->session;
+	return 0;
+}
+
+int hf_session_open(struct hf_client *c, const struct hf_open_args *args, struct hf_session *out,
+	struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_SESSION_OPEN, NULL, end);
+	if (!m)
+		return end->code;
+	m->a.system = str(args->system);
+	m->a.template_name = str(args->template_name);
+	m->a.label = str(args->label);
+	if (args->tool_count > WIRE_TOOLS_MAX)
+		return end_fail(end, -ERR_OUT_OF_RANGE);
+	for (; m->a.tool_count < args->tool_count; m->a.tool_count++)
+		m->a.tools[m->a.tool_count] = str(args->tools[m->a.tool_count]);
+	if (args->residency && (unsigned)args->residency->kind > HF_PINNED)
+		return end_fail(end, -ERR_BAD_ARG);
+	if (args->residency)
+		put_residency(&m->a.residency, args->residency);
+	call_run(c, NULL, 0, NULL, end);
+	return opened(out, end);
+}
+
+static double off(double value, double when_zero)
+{
+	return value < 0 || value > 0 ? value : when_zero;
+}
+
+static int put_sampling(struct wire_sampling *to, const struct hf_sampling *s)
+{
+	if (s->stop_count > WIRE_STOPS_MAX || s->bias_count > WIRE_BIAS_MAX)
+		return -ERR_OUT_OF_RANGE;
+	to->max_tokens = s->max_tokens;
+	to->temperature = s->temperature;
+	to->top_p = off(s->top_p, 1);
+	to->min_p = s->min_p;
+	to->typical = off(s->typical, 1);
+	to->top_k = s->top_k;
+	to->repetition = off(s->repetition, 1);
+	to->presence = s->presence;
+	to->frequency = s->frequency;
+	to->seed = s->seed;
+	to->logprobs = s->logprobs;
+	to->ignore_end = s->ignore_end;
+	for (; to->stop_count < s->stop_count; to->stop_count++)
+		to->stop[to->stop_count] = str(s->stop[to->stop_count]);
+	for (; to->bias_count < s->bias_count; to->bias_count++) {
+		to->bias[to->bias_count].token = s->bias[to->bias_count].token;
+		to->bias[to->bias_count].add = s->bias[to->bias_count].add;
+	}
+	return 0;
+}
+
+static int put_messages(struct wire_args *a, const struct hf_turn *t)
+{
+	if (t->message_count > WIRE_MESSAGES_MAX)
+		return -ERR_OUT_OF_RANGE;
+	for (; a->message_count < t->message_count; a->message_count++) {
+		const struct hf_message *from = &t->messages[a->message_count];
+		struct wire_message *to = &a->messages[a->message_count];
+		if ((unsigned)from->role > HF_TOOL)
+			return -ERR_BAD_ARG;
+		if (from->call_count > WIRE_MESSAGES_MAX - a->call_count)
+			return -ERR_OUT_OF_RANGE;
+		to->role = (uint8_t)from->role;
+		to->content = str(from->content);
+		if (from->length > 0)
+			to->content.length = from->length;
+		to->tool_call_id = str(from->tool_call_id);
+		to->name = str(from->name);
+		to->call_first = a->call_count;
+		to->call_count = from->call_count;
+		for (uint32_t i = 0; i < from->call_count; i++)
+			a->calls[a->call_count++] = (struct wire_tool_call){str(from->calls[i].id),
+				str(from->calls[i].name), str(from->calls[i].arguments)};
+	}
+	return 0;
+}
+
+/* Ids as they go over the wire; free it. */
+static uint8_t *put_ids(const uint32_t *ids, size_t count)
+{
+	uint8_t *blob = count < SIZE_MAX / 8 ? malloc(4 * count + 1) : NULL;
+	for (size_t i = 0; blob && i < 4 * count; i++)
+		blob[i] = (uint8_t)(ids[i / 4] >> 8 * (i % 4));
+	return blob;
+}
+
+static int turn(struct hf_client *c, enum wire_method method, struct hf_session *s,
+	const struct hf_turn *t, const struct hf_stream *stream, struct hf_end *end)
+{
+	uint8_t *blob = NULL;
+	struct wire_call *m = begin(c, method, s, end);
+	if (!m)
+		return end->code;
+	int code = put_sampling(&m->a.sampling, &t->sampling);
+	if (code == 0)
+		code = put_messages(&m->a, t);
+	if (code == 0 && (unsigned)t->tool_choice > HF_REQUIRED)
+		code = -ERR_BAD_ARG;
+	if (code == 0 && t->token_count > 0) {
+		m->a.tokens_in_blob = true;
+		m->a.keep = t->keep;
+		blob = put_ids(t->tokens, t->token_count);
+		code = blob ? 0 : -ERR_MEMORY;
+	}
+	m->a.tool_choice = (uint8_t)t->tool_choice;
+	m->a.supersede = t->supersede;
+	if (t->deadline_ms > 0)
+		m->deadline_ms = t->deadline_ms;
+	if (code != 0)
+		end_fail(end, code);
+	else
+		call_run(c, blob, blob ? 4 * t->token_count : 0, stream, end);
+	free(blob);
+	return finish(s, end);
+}
+
+int hf_session_turn(struct hf_client *c, struct hf_session *s, const struct hf_turn *t,
+	const struct hf_stream *stream, struct hf_end *end)
+{
+	return turn(c, METHOD_SESSION_TURN, s, t, stream, end);
+}
+
+int hf_session_continue(struct hf_client *c, struct hf_session *s, const struct hf_turn *t,
+	const struct hf_stream *stream, struct hf_end *end)
+{
+	return turn(c, METHOD_SESSION_CONTINUE, s, t, stream, end);
+}
+
+int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
+	uint64_t to_turn, struct hf_session *out, struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_SESSION_FORK, s, end);
+	if (!m)
+		return end->code;
+	m->a.tokens = to_tokens;
+	m->a.to_turn = to_turn;
+	call_run(c, NULL, 0, NULL, end);
+	return opened(out, end);
+}
+
+int hf_session_rollback(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
+	uint64_t to_turn, struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_SESSION_ROLLBACK, s, end);
+	if (!m)
+		return end->code;
+	m->a.tokens = to_tokens;
+	m->a.to_turn = to_turn;
+	call_run(c, NULL, 0, NULL, end);
+	return finish(s, end);
+}
+
+int hf_session_close(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_CLOSE, s, end);
+}
+
+int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_SHOW, s, end);
+}
+
+int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_ATTACH, s, end);
+}
+
+int hf_session_residency(struct hf_client *c, struct hf_session *s,
+	const struct hf_residency *residency, struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_SESSION_RESIDENCY, s, end);
+	if (!m)
+		return end->code;
+	if ((unsigned)residency->kind > HF_PINNED)
+		return end_fail(end, -ERR_BAD_ARG);
+	put_residency(&m->a.residency, residency);
+	call_run(c, NULL, 0, NULL, end);
+	return finish(s, end);
+}
+
+int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_in_ms,
+	const char *tool, struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_SESSION_HINT, s, end);
+	if (!m)
+		return end->code;
+	m->a.returns_in_ms = returns_in_ms;
+	m->a.tool_name = str(tool);
+	call_run(c, NULL, 0, NULL, end);
+	return finish(s, end);
+}
+
+int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place,
+	struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_SESSION_PARK, s, end);
+	if (!m)
+		return end->code;
+	m->a.place = str(place);
+	call_run(c, NULL, 0, NULL, end);
+	return finish(s, end);
+}
+
+static int range(struct hf_client *c, enum wire_method method, const struct hf_session *of,
+	uint64_t first, uint64_t count, struct hf_end *end)
+{
+	struct wire_call *m = begin(c, method, of, end);
+	if (!m)
+		return end->code;
+	m->epoch = m->turn = WIRE_NONE; /* to look is not to write */
+	m->a.first = first;
+	m->a.count = count;
+	return call_run(c, NULL, 0, NULL, end);
+}
+
+int hf_session_list(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end)
+{
+	return range(c, METHOD_SESSION_LIST, NULL, first, count, end);
+}
+
+int hf_pages_show(struct hf_client *c, const struct hf_session *of, uint64_t first,
+	uint64_t count, struct hf_end *end)
+{
+	return range(c, METHOD_PAGES_SHOW, of, first, count, end);
+}
+
+int hf_ledger_show(struct hf_client *c, struct hf_end *end)
+{
+	return simple(c, METHOD_LEDGER_SHOW, NULL, end);
+}
+
+int hf_model_show(struct hf_client *c, struct hf_end *end)
+{
+	return simple(c, METHOD_MODEL_SHOW, NULL, end);
+}
+
+int hf_health(struct hf_client *c, struct hf_end *end)
+{
+	return simple(c, METHOD_HEALTH, NULL, end);
+}
+
+int hf_metrics(struct hf_client *c, struct hf_end *end)
+{
+	return simple(c, METHOD_METRICS, NULL, end);
+}
+
+int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool special,
+	struct hf_end *end)
+{
+	struct wire_call *m = begin(c, METHOD_TOKENIZE, NULL, end);
+	if (!m)
+		return end->code;
+	m->a.special = special;
+	/* In the third frame: it may be large, and need not be UTF-8. */
+	return call_run(c, text, length, NULL, end);
+}
+
+int hf_detokenize(struct hf_client *c, const uint32_t *ids, size_t count, struct hf_end *end)
+{
+	if (!begin(c, METHOD_DETOKENIZE, NULL, end))
+		return end->code;
+	uint8_t *blob = put_ids(ids, count);
+	if (!blob)
+		return end_fail(end, -ERR_MEMORY);
+	call_run(c, blob, 4 * count, NULL, end);
+	free(blob);
+	return end->code;
+}
+
+/* --- Words. --- */
+
+const char *hf_name(int code)
+{
+	return err_name(code);
+}
+
+const char *hf_text(int code)
+{
+	return err_text(code);
+}
+
+bool hf_later(int code)
+{
+	switch (code < 0 ? -code : code) {
+	case ERR_LIMIT:
+	case ERR_SESSION_BUSY:
+	case ERR_OVERLOADED:
+	case ERR_DRAINING:
+	case ERR_AUDIT_STALLED:
+	case ERR_DEADLINE:
+	case ERR_TIMEOUT:
+	case ERR_CLOSED:
+	case ERR_NO_FILE:
+	case ERR_RESTARTED:
+		return true;
+	default:
+		return false;
+	}
+}
+
+void hf_id_text(const struct hf_id *id, char out[33])
+{
+	static const char digits[] = "0123456789abcdef";
+	for (int i = 0; i < 16; i++) {
+		out[2 * i] = digits[id->bytes[i] >> 4];
+		out[2 * i + 1] = digits[id->bytes[i] & 15];
+	}
+	out[32] = 0;
+}
+
+bool hf_id_read(const char *text, struct hf_id *out)
+{
+	struct hf_id id = {{0}};
+	if (strlen(text) != 32)
+		return false;
+	for (int i = 0; i < 32; i++) {
+		char c = text[i];
+		int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+		if (digit < 0)
+			return false;
+		id.bytes[i / 2] = (uint8_t)(id.bytes[i / 2] << 4 | digit);
+	}
+	*out = id;
+	return true;
+}

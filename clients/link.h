@@ -1,0 +1,67 @@
+/*
+ * The inside of a client handle: the socket, and messages to and from it. Private to the client
+ * library. link.c sends and receives; call.c runs one call; client.c is the public face.
+ */
+#ifndef HOLDFAST_CLIENTS_LINK_H
+#define HOLDFAST_CLIENTS_LINK_H
+
+#include <stdatomic.h>
+#include <zmq.h>
+
+#include "clients/client.h"
+#include "clients/wire.h"
+
+enum {
+	LINK_TIMEOUT_MS = 5000,  /* for WELCOME, and for a cancelled call to end */
+	LINK_HB_MS_MIN = 50, LINK_HB_MS_MAX = 60000,
+	LINK_MISSES_MAX = 3,     /* pings without any answer */
+	LINK_STRAY_MAX = 10000,  /* messages within a call that are not of it */
+	LINK_FRAMES_MAX = 3
+};
+
+struct hf_client {
+	char *endpoint, *client, *token, *act_as;
+	uint32_t timeout_ms, window;
+	void *context, *socket; /* socket NULL: HELLO must be said again */
+	int wake[2];            /* a pipe that hf_cancel writes to */
+	atomic_bool cancel;
+	bool busy;              /* inside a call: callbacks must not start another */
+	uint64_t channel;       /* of the last call */
+	uint64_t hb_ms;
+	struct wire_id boot;
+	char principal[4 * WIRE_NAME_MAX + 1];
+	struct wire_limits limits; /* of what the daemon may send */
+	/* Room that would be too large for the stack. */
+	struct wire_call call, check;
+	struct wire_end end;
+	uint8_t *body;
+	size_t body_capacity;
+};
+
+/* A message received: frames stay until link_drop. */
+struct link_message {
+	zmq_msg_t frames[LINK_FRAMES_MAX];
+	int count;
+	struct wire_header header;
+	const uint8_t *body, *blob;
+	size_t body_length, blob_length;
+};
+
+uint64_t link_now_ms(void); /* monotonic */
+int link_connect(struct hf_client *c); /* socket and HELLO; nothing if it stands */
+void link_reset(struct hf_client *c);  /* the connection is not to be trusted any more */
+int link_send(struct hf_client *c, uint8_t type, uint64_t channel, const void *body,
+	size_t length, const void *blob, size_t blob_length, int timeout_ms);
+
+/* 1: a message, 0: none up to the time, or woken; else a code. Frames, header and sizes of the
+   message are checked, its body is not. */
+int link_receive(struct hf_client *c, uint64_t until_ms, struct link_message *m);
+void link_drop(struct link_message *m);
+
+/* Runs c->call with an optional third frame, and fills end. */
+int call_run(struct hf_client *c, const void *blob, size_t blob_length,
+	const struct hf_stream *stream, struct hf_end *end);
+void end_init(struct hf_end *end);
+int end_fail(struct hf_end *end, int code); /* sets and returns the code */
+
+#endif
