@@ -134,7 +134,11 @@ struct effect {
 	uint32_t principal;
 	uint64_t session_key, turn_key;
 	union {
-		struct { uint32_t kind, blocker; uint64_t bytes, lease_us, asked_bytes, free_bytes; uint32_t err, reserved; } residency; /* OPENED, REFUSED, RESIDENCY */
+		struct {
+			uint32_t kind, blocker; /* blocker: a session, or SCHED_NONE */
+			uint64_t bytes, lease_us, asked_bytes, free_bytes;
+			uint32_t err, reserved;
+		} residency; /* OPENED, REFUSED, RESIDENCY */
 		struct {
 			uint64_t tag_first;
 			uint32_t group, page_first, page_count;

@@ -248,9 +248,12 @@ void retain_reclaim(struct step *p, uint32_t units)
 			}
 		}
 	}
-	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && gained < units; turn = turn_at(s, turn)->link.prev)
-		if (session_at(s, turn_at(s, turn)->session)->state == SESSION_WAITING)
-			gained += session_give(p, turn_at(s, turn)->session, units - gained, 1);
+	uint32_t turn = s->queue.last;
+	for (; turn != SCHED_NONE && gained < units; turn = turn_at(s, turn)->link.prev) {
+		uint32_t session = turn_at(s, turn)->session;
+		if (session_at(s, session)->state == SESSION_WAITING)
+			gained += session_give(p, session, units - gained, 1);
+	}
 	CHECK(gained == units);
 }
 

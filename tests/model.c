@@ -243,7 +243,8 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 	case EVENT_DURABLE:
 		for (uint32_t g = 0; g < m->limits.group_count; g++)
 			for (uint32_t i = 0; i < SIM_PAGES; i++)
-				if (m->page[g][i].state == PAGE_DOOMED && m->page[g][i].doom_step <= e->as.durable.step)
+				if (m->page[g][i].state == PAGE_DOOMED &&
+				    m->page[g][i].doom_step <= e->as.durable.step)
 					m->page[g][i].state = PAGE_FREE;
 		break;
 	case EVENT_DRAIN:
@@ -366,7 +367,8 @@ static void effect_lost(struct model *m, const struct effect *f)
 	floor = (uint32_t)(x->granted_bytes / model_unit_bytes(m)) * page_tokens;
 	if (f->as.lost.tokens_before != x->resident || f->as.lost.tokens_after > x->resident)
 		model_fail(m, "LOST tells another number of tokens");
-	if (f->as.lost.why != LOST_PARK && f->as.lost.tokens_after < floor && f->as.lost.tokens_after < x->resident)
+	if (f->as.lost.why != LOST_PARK && f->as.lost.tokens_after < floor &&
+	    f->as.lost.tokens_after < x->resident)
 		model_fail(m, "LOST what was granted");
 	if (f->as.lost.tokens_after % page_tokens)
 		model_fail(m, "LOST a part of a page");

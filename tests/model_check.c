@@ -90,7 +90,9 @@ void model_refusal(struct model *m, const struct effect *f)
 	case ERR_GONE: right = x->closing; break;
 	case ERR_DRAINING: right = m->draining; break;
 	case ERR_SESSION_BUSY: right = x->turn != SCHED_NONE && !e->as.turn.supersede; break;
-	case ERR_OUT_OF_RANGE: right = e->as.turn.keep > x->history || prompt == 0 || e->as.turn.output_max == 0; break;
+	case ERR_OUT_OF_RANGE:
+		right = e->as.turn.keep > x->history || prompt == 0 || e->as.turn.output_max == 0;
+		break;
 	case ERR_CONTEXT_FULL:
 		right = prompt + 1 > m->limits.context_tokens && f->as.end.needed == prompt + 1 &&
 			f->as.end.limit == m->limits.context_tokens && f->as.end.end == END_CONTEXT;
@@ -183,8 +185,8 @@ static void session_after(struct model *m, uint32_t session)
 		for (uint32_t u = 0; u < count; u++)
 			if (refs[u].page != x->unit[g][u] || refs[u].tag != m->page[g][refs[u].page].tag)
 				model_fail(m, "a page table names another page or tag");
-		for (uint32_t i = 0; i < x->resident; i++)
-			if (m->page[g][x->unit[g][i / m->limits.page_tokens]].slot[i % m->limits.page_tokens] != x->token[i])
+		for (uint32_t i = 0, tokens = m->limits.page_tokens; i < x->resident; i++)
+			if (m->page[g][x->unit[g][i / tokens]].slot[i % tokens] != x->token[i])
 				model_fail(m, "what is called resident holds other tokens");
 	}
 }
@@ -240,7 +242,8 @@ static uint32_t own_yielding(const struct model *m, uint32_t session)
 	for (uint32_t u = granted_units(m, session); u < x->unit_count[0]; u++) {
 		uint32_t kept = 0;
 		for (uint32_t i = 0; i < SIM_SESSIONS; i++)
-			if (m->session[i].open && u < m->session[i].unit_count[0] && m->session[i].unit[0][u] == x->unit[0][u])
+			if (m->session[i].open && u < m->session[i].unit_count[0] &&
+			    m->session[i].unit[0][u] == x->unit[0][u])
 				kept += session_runs(m, i) || u < granted_units(m, i);
 		units += kept == 0;
 	}
@@ -320,7 +323,8 @@ static void turns_after(struct model *m)
 			model_fail(m, "a turn is not there, or was never told");
 			continue;
 		}
-		if (view.key != t->key || view.running != t->running || view.sampled != t->sampled || view.credit != t->credit)
+		if (view.key != t->key || view.running != t->running || view.sampled != t->sampled ||
+		    view.credit != t->credit)
 			model_fail(m, "a turn's view differs");
 		could |= t->running && t->sampled < t->credit;
 	}

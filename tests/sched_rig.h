@@ -273,7 +273,8 @@ static inline void rig_rollback(struct rig *r, uint32_t session, uint32_t tokens
 	rig_send(r, &e);
 }
 
-static inline void rig_residency(struct rig *r, uint32_t session, enum residency kind, uint64_t bytes, uint64_t lease_us)
+static inline void rig_residency(struct rig *r, uint32_t session, enum residency kind, uint64_t bytes,
+				 uint64_t lease_us)
 {
 	struct event e = rig_event(r, EVENT_RESIDENCY);
 	e.session = session;

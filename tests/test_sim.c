@@ -36,8 +36,8 @@ static void seeds(void)
 			sum.ended[k] += r.ended[k];
 	}
 	double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
-	printf("# %llu steps in %.2f s; %.0f simulated seconds a second\n", (unsigned long long)sum.steps, seconds,
-	       (double)sum.simulated_us * 1e-6 / (seconds > 0 ? seconds : 1));
+	printf("# %llu steps in %.2f s, %.1f simulated seconds\n", (unsigned long long)sum.steps, seconds,
+	       (double)sum.simulated_us * 1e-6);
 	printf("# effects:");
 	for (int k = 0; k < EFFECT_KIND_COUNT; k++)
 		printf(" %llu", (unsigned long long)sum.seen[k]);
