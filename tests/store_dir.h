@@ -117,12 +117,14 @@ static inline bool durable_wait(struct store *s, uint64_t step)
 	return store_durable(s) >= step;
 }
 
-/* A push that waits for room, as the loop would. */
+/* A push that waits for room, as the loop would, but ten seconds at most. */
 static inline int push_wait(struct store *s, const struct store_record *r)
 {
-	int err;
-	while ((err = store_push(s, r)) == -ERR_AUDIT_STALLED)
+	int err = store_push(s, r);
+	for (unsigned i = 0; i < 10000 && err == -ERR_AUDIT_STALLED; i++) {
 		wait_ms(1);
+		err = store_push(s, r);
+	}
 	return err;
 }
 
