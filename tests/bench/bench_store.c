@@ -16,7 +16,7 @@ static void bench(uint32_t run, uint32_t runs, double seconds)
 {
 	struct store *s;
 	struct store_options o;
-	dir_make();
+	dir_make(false);
 	store_options_default(&o);
 	o.dir = store_dir;
 	if (store_open(&o, &s, store_reason, &store_warning) != 0) {
