@@ -171,6 +171,8 @@ static int text_open(struct daemon *d)
 		log_say(LOG_NOTICE, "%s; serving raw tokens and text only", reason);
 		d->template = NULL;
 	}
+	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
+		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
 		const char *bytes;
 		const size_t n = tokenizer_bytes(d->tokenizer, id, true, &bytes);
@@ -308,6 +310,7 @@ static void daemon_close(struct daemon *d)
 	free(d->sched);
 	free(d->out);
 	free(d->ids);
+	form_index_close(&d->form_index);
 	tokenizer_close(&d->tokenizer);
 	model_close(&d->model);
 	if (d->signals >= 0)

