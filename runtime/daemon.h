@@ -51,7 +51,7 @@ struct held_form {
 };
 
 struct session {
-	bool used, tools;
+	bool used, tools, raw; /* raw: template "none": tokens only */
 	struct wire_id id;
 	uint32_t principal, sched; /* sched: the scheduler's index */
 	uint64_t epoch, turn;      /* turn: how many have ended */
@@ -91,7 +91,7 @@ struct call {
 	struct wire_sampling sampling; /* its strings point into stop_bytes */
 	char stop_bytes[WIRE_STOPS_MAX * 257];
 	struct form_state form;
-	bool forced, tools, raw_text;
+	bool forced, tools;
 	uint32_t prompt, computed, keep;
 	uint32_t sampled;       /* tokens so far */
 	uint32_t credit;        /* told to the scheduler */

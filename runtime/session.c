@@ -209,9 +209,9 @@ static int head_make(struct daemon *d, struct session *s, const struct wire_args
 	struct tool tools[WIRE_TOOLS_MAX];
 	const struct message system = {.role = ROLE_SYSTEM, .content = {a->system.at, a->system.length}};
 	size_t count = 0;
-	TRY(tools_take(d, s, a, tools));
-	if (!d->template)
+	if (!d->template || s->raw)
 		return a->system.at || a->tool_count ? -ERR_BAD_ARG : 0;
+	TRY(tools_take(d, s, a, tools));
 	rendering_clear(&d->rendering);
 	TRY(template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools, a->tool_count,
 			   &d->rendering));
@@ -252,7 +252,8 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 		call_fail(d, call, ERR_DRAINING);
 		return;
 	}
-	if (a->template_name.at &&
+	const bool raw = a->template_name.length == 4 && memcmp(a->template_name.at, "none", 4) == 0;
+	if (a->template_name.at && !raw &&
 	    (!d->template || strlen(template_name(d->template)) != a->template_name.length ||
 	     memcmp(template_name(d->template), a->template_name.at, a->template_name.length) != 0)) {
 		call_fail(d, call, ERR_BAD_ARG);
@@ -266,6 +267,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 		return;
 	}
 	struct session *s = &d->sessions[slot];
+	s->raw = raw;
 	label_take(s, &a->label);
 	int code = head_make(d, s, a);
 	if (code == 0) {
@@ -335,6 +337,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	s->turn = parent->turn;
 	s->state = parent->state;
 	s->tools = parent->tools;
+	s->raw = parent->raw;
 	s->mark_count = parent->mark_count;
 	s->form = parent->form;
 	if (s->form)

@@ -71,7 +71,7 @@ static int addition_make(struct daemon *d, const struct session *s, const struct
 		if (a->keep != WIRE_NONE)
 			out->keep = (uint32_t)a->keep;
 	} else {
-		if (!d->template)
+		if (!d->template || s->raw)
 			return -ERR_BAD_ARG;
 		TRY(messages_render(d, a, &out->state));
 		TRY(session_tokenise(d, &count));
@@ -435,7 +435,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		if (e->as.end.history < s->history)
 			s->history = e->as.end.history;
 		const bool marked = c->sampled && tokenizer_is_end(d->tokenizer, c->token[c->sampled - 1]);
-		if (d->template)
+		/* A turn of raw tokens opened nothing. */
+		if (d->template && s->state.open)
 			template_turn_over(d->template, &s->state, marked);
 		c->text_length += utf8_stream_push(&c->utf8, "", 0, true, true, c->text + c->text_length);
 		c->visible = c->text_length;

@@ -174,7 +174,9 @@ class Wire:
         assert reply.end["status"] == "ok", reply.end
         return reply.end
 
-    def open(self, **arguments):
+    def open(self, template="none", **arguments):
+        """A session of raw tokens, unless another template is named."""
+        arguments["template"] = template
         return self.ok("session.open", arguments)["sess"]
 
     def tokenize(self, text, special=False):
