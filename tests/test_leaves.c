@@ -185,8 +185,7 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 					     rows + i % 3);
 	}
 	pack_free(w);
-	free(data), free(want);
-	act_free(&a);
+	free(data), free(want), act_free(&a);
 }
 
 static void matmuls(void)
@@ -424,8 +423,7 @@ static void attend_expected(const struct attend_job *j, uint32_t i, uint32_t h,
 			    const float *k, const float *v, double *m, double *l, double *o)
 {
 	double s[OPS_PARTITION];
-	*m = -INFINITY;
-	*l = 0;
+	*m = -INFINITY, *l = 0;
 	memset(o, 0, j->head * sizeof *o);
 	for (uint32_t t = j->from[i]; t < j->to[i]; t++) {
 		s[t] = 0;

@@ -13,6 +13,10 @@
  * Alternatives are the largest of the raw logits, as `logprob` is: before bias, penalties
  * and mask.
  */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3") /* the passes over the vocabulary become vectors */
+#endif
+
 #include <math.h>
 #include <string.h>
 
@@ -242,10 +246,9 @@ static uint32_t draw(const struct work *k)
 	return k->list[k->count - 1].id;
 }
 
-static uint32_t choose(struct work *k)
+/* `largest` and its place are those of k->w. */
+static uint32_t choose(struct work *k, float largest, uint32_t at)
 {
-	uint32_t at;
-	const float largest = k->d->leaf.max(k->w, k->vocab, &at);
 	if (largest == -INFINITY)
 		return OPS_NONE;
 	if (k->s->temperature == 0)
@@ -278,7 +281,7 @@ static void sample_item(void *argument, uint32_t item, uint32_t thread)
 	k.heap = k.list + k.vocab;
 	for (uint32_t i = 0; i < k.vocab; i++)
 		k.w[i] = sane(raw[i]);
-	const float largest = d->leaf.max(k.w, k.vocab, &at);
+	float largest = d->leaf.max(k.w, k.vocab, &at);
 	if (largest == -INFINITY)
 		return;
 	const float log_sum = largest + logf(d->leaf.exp_sum(k.w, k.vocab, largest));
@@ -290,7 +293,9 @@ static void sample_item(void *argument, uint32_t item, uint32_t thread)
 		penalise(&k);
 	if (k.s->mask_at)
 		mask_apply(&k);
-	out->token = choose(&k);
+	if (k.s->bias_count || k.s->count_count || k.s->mask_at)
+		largest = d->leaf.max(k.w, k.vocab, &at);
+	out->token = choose(&k, largest, at);
 	if (out->token != OPS_NONE)
 		out->logprob = sane(raw[out->token]) - log_sum;
 }
