@@ -105,6 +105,14 @@ static struct parts parts_make(const struct fixture *f)
 	return p;
 }
 
+/* Moves the second sequence's three rows, and its pages under them. */
+static void tail_move(struct parts *p, uint32_t position)
+{
+	p->sequence[1].page_position[0] = position / 32 * 32;
+	for (uint32_t i = 0; i < 3; i++)
+		p->row[40 + i].position = position + i;
+}
+
 static void refusals(void)
 {
 	struct fixture f = open_plain(KV_FP8);
@@ -154,6 +162,12 @@ static void refusals(void)
 	BAD(p.page[2].page = 24);
 	BAD(p.page[2].group = 1);
 	BAD(for (uint32_t i = 40; i < 43; i++) p.row[i].position += 500);
+	/* The last page reaches beyond the context of 500; a row must not. */
+	BAD(tail_move(&p, 498));
+	p = parts_make(&f);
+	tail_move(&p, 497);
+	EXPECT_EQ(f.ops->batch(f.device, p.b), 0);
+	free(p.b);
 	BAD(p.sample[0].row = 43);
 	BAD(p.sample[0].top_count = 17);
 	BAD(p.sample[0].temperature = NAN);
