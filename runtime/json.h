@@ -50,6 +50,8 @@ bool json_find(struct json object, const char *key, struct json *value);
 
 /* Whether a string value is that text, escapes undone. */
 bool json_equals(struct json string, const char *text, size_t length);
+/* Whether two string values are the same, however they are escaped. */
+bool json_same(struct json a, struct json b);
 /* The string's bytes, escapes undone, into `to`, which has room for string.length; returns how
    many. They may have NULs. */
 size_t json_string(struct json string, char *to);
