@@ -7,13 +7,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-/* Of the path under $SRCDIR (the current folder if it is unset); NULL if it cannot be read. */
+/* NULL if it cannot be read; free it. */
 static inline char *file_read(const char *path, size_t *length)
 {
-	const char *root = getenv("SRCDIR");
-	char whole[4096];
-	snprintf(whole, sizeof whole, "%s/%s", root ? root : ".", path);
-	FILE *f = fopen(path[0] == '/' ? path : whole, "rb");
+	FILE *f = fopen(path, "rb");
 	char *text = NULL;
 	if (f && fseek(f, 0, SEEK_END) == 0) {
 		*length = (size_t)ftell(f);
@@ -29,6 +26,15 @@ static inline char *file_read(const char *path, size_t *length)
 	if (f)
 		fclose(f);
 	return text;
+}
+
+/* Of the path under $SRCDIR, the current folder if that is unset. */
+static inline char *source_read(const char *path, size_t *length)
+{
+	const char *root = getenv("SRCDIR");
+	char whole[4096];
+	snprintf(whole, sizeof whole, "%s/%s", root ? root : ".", path);
+	return file_read(whole, length);
 }
 
 #endif

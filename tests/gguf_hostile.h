@@ -154,7 +154,7 @@ static const struct hostile hostile[] = {
 	BAD(dimensions_many, "dimensions"), BAD(dimension_0, "dimension 1 is 0"),
 	BAD(dimension_huge, "dimension 0"), BAD(rows_overflow, "rows"), BAD(bytes_huge, "overflows"),
 	BAD(block_cut, "multiple"), BAD(offset_odd, "alignment"), BAD(offset_far, "offset"),
-	BAD(offset_max, "offset"), BAD(overlap, "overlaps"), BAD(data_cut, "cut off"),
+	BAD(offset_max, "offset"), BAD(overlap, "overlaps"), BAD(data_cut, "the data has"),
 	BAD(type_gone, "type 4"), BAD(type_gone_too, "type 36"), BAD(type_unknown, "type 1000"),
 	FOREIGN(type_not_taken, "Q2_K"), BAD(alignment_0, "alignment"),
 	BAD(alignment_24, "alignment: 24"), BAD(alignment_huge, "alignment"),

@@ -126,6 +126,24 @@ static void expect_our_system(void)
 	r.expected_length = r.expected_length + to - from;
 }
 
+/* Field by field: padding is nobody's. */
+static bool same_segments(const struct rendering *a, const struct rendering *b)
+{
+	bool same = a->count == b->count && a->length == b->length;
+	for (size_t i = 0; same && i < a->count; i++)
+		same = a->segment[i].at == b->segment[i].at &&
+		       a->segment[i].length == b->segment[i].length &&
+		       a->segment[i].special == b->segment[i].special;
+	return same && !memcmp(a->bytes, b->bytes, a->length);
+}
+
+static bool same_state(const struct template_state *a, const struct template_state *b)
+{
+	return a->message_count == b->message_count && a->last_role == b->last_role &&
+	       a->open == b->open && a->line_open == b->line_open && a->tools == b->tools &&
+	       a->calls_open == b->calls_open;
+}
+
 static bool segments_whole(const struct rendering *out)
 {
 	size_t at = 0;
@@ -144,7 +162,7 @@ static void each_case(void (*run)(const struct template *t), unsigned least)
 	struct json all, entry;
 	const struct template *t;
 	unsigned cases = 0;
-	char *file = file_read("tests/data/rendered.json", &length);
+	char *file = source_read("tests/data/rendered.json", &length);
 	REQUIRE(file != NULL);
 	REQUIRE(json_check(file, length, &all) == 0);
 	REQUIRE(template_find("smollm2", &t) == 0);
@@ -192,10 +210,8 @@ static void split_case(const struct template *t)
 	for (unsigned cuts = 1; cuts < 1u << r.count; cuts++) {
 		rendering_clear(&part);
 		EXPECT_EQ(render(t, cuts, &b, &part), 0);
-		EXPECT(part.length == whole.length && part.count == whole.count);
-		EXPECT(!memcmp(part.bytes, whole.bytes, whole.length));
-		EXPECT(!memcmp(part.segment, whole.segment, whole.count * sizeof *whole.segment));
-		EXPECT(!memcmp(&a, &b, sizeof a));
+		EXPECT(same_segments(&part, &whole));
+		EXPECT(same_state(&a, &b));
 	}
 	rendering_free(&whole);
 	rendering_free(&part);

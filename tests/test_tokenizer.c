@@ -366,7 +366,7 @@ static void ids_equal_reference(void)
 	unsigned entries = 0, wrong = 0;
 	if (!real)
 		TAP_SKIP("HOLDFAST_MODEL is not set");
-	char *file = file_read("tests/data/tokens-smollm2-135m.json", &length);
+	char *file = source_read("tests/data/tokens-smollm2-135m.json", &length);
 	REQUIRE(file != NULL);
 	REQUIRE(json_check(file, length, &all) == 0);
 	struct json_walk walk = json_walk(all);
