@@ -289,6 +289,62 @@ static void one_turn_supersedes_another(void)
 	rig_close(&r);
 }
 
+/* The place of the one that goes is counted as free. */
+static void a_full_queue_can_be_superseded(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(4);
+	l.queue_turns = 1;
+	l.turn_count = 2;
+	l.batch_turns = 1;
+	l.stream_bytes = 200;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	struct rig_turn all = {0, 40, 20, 1000, 0, 0}, again = {40, 2, 3, 1000, 1, 0};
+	(void)rig_turn(&r, a, all);
+	uint32_t old = rig_turn(&r, b, all);
+	EXPECT(rig_turn(&r, b, again) != SCHED_NONE);
+	REQUIRE(rig_effect(&r, EFFECT_END, 0));
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->turn, old);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.end, END_SUPERSEDED);
+	EXPECT_EQ(rig_view(&r, b).history, 42);
+	rig_close(&r);
+}
+
+/* Tables of several chunks: grown, read from the middle, shared, cut, grown again. */
+static void long_tables(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(400);
+	l.context_tokens = 4096;
+	l.batch_rows = l.chunk_tokens = 4096;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	struct page_ref refs[256];
+	(void)rig_whole(&r, a, 0, 2400, 1); /* 150 pages, the first ones */
+	(void)rig_whole(&r, b, 0, 16, 1);
+	for (uint32_t first = 0; first < 150; first += 7) {
+		EXPECT_EQ(sched_page_table(r.s, a, 0, first, 256, refs), 150 - first);
+		for (uint32_t i = 0; first + i < 150; i++)
+			EXPECT_EQ(refs[i].page, first + i);
+	}
+	rig_rollback(&r, a, 1000); /* 63 pages */
+	(void)rig_whole(&r, a, 1000, 1400, 1);
+	EXPECT_EQ(sched_page_table(r.s, a, 0, 60, 256, refs), 90);
+	EXPECT_EQ(refs[2].page, 62);
+	EXPECT_EQ(refs[3].page, 151);
+	uint32_t c = rig_fork(&r, a);
+	EXPECT_EQ(sched_page_table(r.s, c, 0, 100, 256, refs), 50);
+	EXPECT_EQ(refs[0].page, 151 + 37);
+	rig_rollback(&r, a, 10);
+	EXPECT_EQ(rig_view(&r, c).resident, 2400);
+	rig_simple(&r, EVENT_CLOSE, a);
+	rig_simple(&r, EVENT_CLOSE, c);
+	rig_simple(&r, EVENT_CLOSE, b);
+	EXPECT_EQ(device(&r, COLUMN_FREE), 400);
+	rig_close(&r);
+}
+
 static void deadlines_end_turns(void)
 {
 	struct rig r;
@@ -310,6 +366,7 @@ static void deadlines_end_turns(void)
 	EXPECT_EQ(sched_deadline_us(r.s), UINT64_MAX);
 	batch = rig_done(&r, &batch);
 	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.end, END_DEADLINE);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.err, ERR_DEADLINE);
 	rig_close(&r);
 }
 
@@ -489,6 +546,8 @@ int main(void)
 	TAP_RUN(cancel_at_every_point, "cancel and close at every point: one END, and the pages come back");
 	TAP_RUN(a_waiting_turn_is_cancelled_at_once, "a waiting turn is cancelled at once, and drained");
 	TAP_RUN(one_turn_supersedes_another, "one turn supersedes another, in flight or not");
+	TAP_RUN(a_full_queue_can_be_superseded, "a full queue can be superseded in");
+	TAP_RUN(long_tables, "page tables of several chunks grow, shrink and are shared");
 	TAP_RUN(deadlines_end_turns, "deadlines end turns, waiting and running");
 	TAP_RUN(a_bad_page_takes_all_its_owners, "a bad page is quarantined and cuts all its owners");
 	TAP_RUN(park_gives_up_the_device, "park to the tokens gives up the device; lower places are refused");
