@@ -63,7 +63,8 @@ static void limits_draw(struct world *w)
 	l->lease_us_max = chance(w, 900) ? 20000 : 0;
 	for (uint32_t g = 0; g < l->group_count; g++) {
 		l->group[g].page_bytes = 100 + g;
-		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, chance(w, 500) && !wide ? 12 : wide ? SIM_PAGES : 63);
+		uint32_t most = wide ? SIM_PAGES : chance(w, 500) ? 12 : 63;
+		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, most);
 	}
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
