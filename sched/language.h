@@ -107,7 +107,7 @@ struct batch_result {
 
 enum effect_kind {
 	EFFECT_OPENED,     /* OPEN or FORK succeeded: session, residency granted */
-	EFFECT_REFUSED,    /* OPEN, FORK, RESIDENCY, PARK refused: err and the numbers */
+	EFFECT_REFUSED,    /* OPEN, FORK, ROLLBACK, RESIDENCY, PARK refused: err and the numbers */
 	EFFECT_RESIDENCY,  /* what a RESIDENCY event got */
 	EFFECT_ADMITTED,   /* a turn begins to run */
 	EFFECT_ASSIGN,     /* a run of pages gets an owner, and tags that count up from tag_first */
@@ -119,14 +119,15 @@ enum effect_kind {
 	EFFECT_WAIT,       /* a turn waits: why, its place, what is short, who holds it */
 	EFFECT_LOST,       /* a session's pages were given up; tokens remain: how many, why */
 	EFFECT_PAUSED,     /* a turn stands still until its stream has room */
-	EFFECT_END,        /* the turn is over: exactly one for each EVENT_TURN */
+	EFFECT_END,        /* the turn is over: exactly one for each EVENT_TURN. One that was refused at
+			      its arrival never had an index: `turn` is SCHED_NONE, turn_key is its name */
 	EFFECT_CLOSED,     /* the session's index is free again */
 	EFFECT_KIND_COUNT
 };
 
 enum wait_why { WAIT_PAGES, WAIT_TURNS, WAIT_BATCH, WAIT_PREFIX, WAIT_DURABLE, WAIT_COPY };
 
-enum lost_why { LOST_PRESSURE, LOST_LEASE, LOST_QUARANTINE, LOST_COPY, LOST_PARK };
+enum lost_why { LOST_PRESSURE = 1, LOST_LEASE, LOST_QUARANTINE, LOST_COPY, LOST_PARK };
 
 struct effect {
 	uint32_t kind; /* enum effect_kind */

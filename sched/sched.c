@@ -77,16 +77,17 @@ size_t sched_bytes(const struct sched_limits *limits)
 
 uint32_t sched_effect_max(const struct sched_limits *l)
 {
-	/* In one step a page is freed once at most and assigned once at most, since pages are assigned
-	   last; a fork shares one table at most; a session is opened, closed, loses pages twice
-	   (sole, then shared units), and its lease ends; a turn is admitted, told to wait, paused and
-	   ended. Beside them: a refusal, a batch, and what an event is answered with. */
+	/* In one step a page is freed once at most, since pages are assigned last; a batch is assigned
+	   what its rows fill, and two partial pages an entry; a fork shares one table; a session is
+	   opened, closed, loses pages twice (sole, then shared units), and its lease ends; a turn is
+	   admitted, told to wait, paused and ended. Beside them: a refusal, a batch, an answer. */
+	uint64_t assigned = l->batch_rows / l->page_tokens + 2 * (uint64_t)l->batch_turns;
 	uint64_t pages = 0, units = (l->context_tokens + (uint64_t)l->page_tokens - 1) / l->page_tokens;
 	for (uint32_t g = 0; g < l->group_count; g++)
 		pages += l->group[g].page_count[PLACE_DEVICE];
 	if (units > pages)
 		units = pages;
-	uint64_t most = 2 * pages + units * l->group_count + 6 * (uint64_t)l->session_count +
+	uint64_t most = pages + (assigned + units) * l->group_count + 6 * (uint64_t)l->session_count +
 		5 * (uint64_t)l->turn_count + 16;
 	return most < 0xffffffffu ? (uint32_t)most : 0xffffffffu;
 }
@@ -135,14 +136,14 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 
 static void on_copy_done(struct step *p)
 {
-	(void)p;
-	CHECK(!"R2: no copy is in flight");
+	static const uint32_t copies_in_flight = 0; /* R2: this form issues none */
+	CHECK(p->event->kind == EVENT_COPY_DONE);
+	CHECK(copies_in_flight > 0);
 }
 
 static void on_dead(struct step *p)
 {
-	(void)p;
-	CHECK(!"R3: the session's index is dead");
+	CHECK(session_at(p->s, p->event->session)->state != SESSION_FREE); /* R3 */
 }
 
 static void on_durable(struct step *p)

@@ -134,7 +134,7 @@ struct page_ref {
 	uint64_t tag;
 };
 /* The session's pages of a group for positions first_page*page_tokens and on: up to `count` into
-   out; returns how many there are. What the engine reads and expects. */
+   out; returns how many were written. What the engine reads and expects. */
 uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t group,
 			  uint32_t first_page, uint32_t count, struct page_ref *out);
 
@@ -142,7 +142,7 @@ enum page_state { PAGE_FREE, PAGE_OWNED, PAGE_SHARED, PAGE_MOVING, PAGE_DOOMED, 
 struct page_view {
 	uint64_t tag;
 	uint32_t state, principal, owners, position;
-	uint32_t session; /* an owner, or SCHED_NONE */
+	uint32_t session; /* the owner; SCHED_NONE if there is none, or more than one */
 };
 int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page_view *out);
 

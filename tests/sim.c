@@ -47,10 +47,12 @@ static void limits_draw(struct world *w)
 	l->principal_count = 1 + below(w, 3);
 	l->group_count = chance(w, 250) ? 2 : 1;
 	l->page_tokens = chance(w, 700) ? 16 : 32;
-	l->context_tokens = 20 + below(w, SIM_CONTEXT - 20);
+	/* Some contexts are long enough for page tables of several chunks. */
+	uint32_t wide = (uint32_t)chance(w, 150);
+	l->context_tokens = 20 + below(w, wide ? SIM_CONTEXT - 20 : 236);
 	l->batch_turns = 1 + below(w, l->turn_count);
-	l->batch_rows = l->batch_turns + below(w, 96);
-	l->chunk_tokens = 1 + below(w, 64);
+	l->batch_rows = l->batch_turns + below(w, wide ? 900 : 96);
+	l->chunk_tokens = 1 + below(w, wide ? 600 : 64);
 	l->queue_turns = 1 + below(w, 8);
 	l->growth_tokens = below(w, 2) * 64;
 	l->hold_until_durable = below(w, 2);
@@ -61,7 +63,8 @@ static void limits_draw(struct world *w)
 	l->lease_us_max = chance(w, 900) ? 20000 : 0;
 	for (uint32_t g = 0; g < l->group_count; g++) {
 		l->group[g].page_bytes = 100 + g;
-		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, chance(w, 500) ? 12 : SIM_PAGES - 1);
+		uint32_t most = wide ? SIM_PAGES : chance(w, 500) ? 12 : 63;
+		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, most);
 	}
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }

@@ -122,7 +122,13 @@ static void step_time_bounds_prefill(void)
 	uint32_t x = rig_session(&r);
 	struct rig_turn longer = {0, 100, 9, 1000, 0, 0};
 	(void)rig_turn(&r, x, longer);
-	EXPECT_EQ(rig_batch(&r).entries[0].row_count, 20);
+	struct rig_batch b = rig_batch(&r);
+	EXPECT_EQ(b.entries[0].row_count, 20);
+	/* However little time is left, a page's worth is computed. */
+	e.as.rates.prefill_ns_token = 1000000;
+	rig_send(&r, &e);
+	b = rig_done(&r, &b);
+	EXPECT_EQ(b.entries[0].row_count, 16);
 	rig_close(&r);
 }
 

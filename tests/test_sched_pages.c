@@ -60,6 +60,45 @@ static void a_fork_of_a_running_session_is_refused(void)
 	rig_close(&r);
 }
 
+static void a_fork_of_a_waiting_session_is_refused(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(4);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	struct rig_turn all = {0, 40, 20, 1000, 0, 0};
+	(void)rig_turn(&r, a, all);
+	(void)rig_turn(&r, b, all);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	EXPECT_EQ(rig_fork(&r, b), SCHED_NONE); /* its history is about to change */
+	rig_close(&r);
+}
+
+/* What one session alone owns frees a page at once; what two share frees none before both give. */
+static void shared_pages_give_way_last(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(8);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r);
+	(void)rig_whole(&r, a, 0, 48, 1); /* 3 full pages */
+	uint32_t b = rig_fork(&r, a), c = rig_session(&r), d = rig_session(&r);
+	(void)rig_whole(&r, c, 0, 64, 1); /* 4 pages; 1 is free */
+	struct rig_turn turn = {0, 48, 1, 10, 0, 0}; /* needs 2 more */
+	(void)rig_turn(&r, d, turn);
+	EXPECT_EQ(rig_count(&r, EFFECT_LOST), 1); /* one for the first chunk, one for the second */
+	(void)rig_run(&r, rig_batch(&r));
+	EXPECT_EQ(rig_view(&r, a).resident, 48); /* older, but shared */
+	EXPECT_EQ(rig_view(&r, b).resident, 48);
+	EXPECT_EQ(rig_view(&r, c).resident, 32);
+	/* Now all but d's own must go, the shared ones with their last owner. */
+	EXPECT_EQ(rig_whole(&r, d, 49, 70, 9).as.end.end, END_LIMIT);
+	EXPECT_EQ(rig_view(&r, c).resident, 0);
+	EXPECT_EQ(rig_view(&r, a).resident, 0);
+	EXPECT_EQ(rig_view(&r, b).resident, 0);
+	rig_close(&r);
+}
+
 static void sessions_are_bounded(void)
 {
 	struct rig r;
@@ -250,6 +289,62 @@ static void one_turn_supersedes_another(void)
 	rig_close(&r);
 }
 
+/* The place of the one that goes is counted as free. */
+static void a_full_queue_can_be_superseded(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(4);
+	l.queue_turns = 1;
+	l.turn_count = 2;
+	l.batch_turns = 1;
+	l.stream_bytes = 200;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	struct rig_turn all = {0, 40, 20, 1000, 0, 0}, again = {40, 2, 3, 1000, 1, 0};
+	(void)rig_turn(&r, a, all);
+	uint32_t old = rig_turn(&r, b, all);
+	EXPECT(rig_turn(&r, b, again) != SCHED_NONE);
+	REQUIRE(rig_effect(&r, EFFECT_END, 0));
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->turn, old);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.end, END_SUPERSEDED);
+	EXPECT_EQ(rig_view(&r, b).history, 42);
+	rig_close(&r);
+}
+
+/* Tables of several chunks: grown, read from the middle, shared, cut, grown again. */
+static void long_tables(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(400);
+	l.context_tokens = 4096;
+	l.batch_rows = l.chunk_tokens = 4096;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	struct page_ref refs[256];
+	(void)rig_whole(&r, a, 0, 2400, 1); /* 150 pages, the first ones */
+	(void)rig_whole(&r, b, 0, 16, 1);
+	for (uint32_t first = 0; first < 150; first += 7) {
+		EXPECT_EQ(sched_page_table(r.s, a, 0, first, 256, refs), 150 - first);
+		for (uint32_t i = 0; first + i < 150; i++)
+			EXPECT_EQ(refs[i].page, first + i);
+	}
+	rig_rollback(&r, a, 1000); /* 63 pages */
+	(void)rig_whole(&r, a, 1000, 1400, 1);
+	EXPECT_EQ(sched_page_table(r.s, a, 0, 60, 256, refs), 90);
+	EXPECT_EQ(refs[2].page, 62);
+	EXPECT_EQ(refs[3].page, 151);
+	uint32_t c = rig_fork(&r, a);
+	EXPECT_EQ(sched_page_table(r.s, c, 0, 100, 256, refs), 50);
+	EXPECT_EQ(refs[0].page, 151 + 37);
+	rig_rollback(&r, a, 10);
+	EXPECT_EQ(rig_view(&r, c).resident, 2400);
+	rig_simple(&r, EVENT_CLOSE, a);
+	rig_simple(&r, EVENT_CLOSE, c);
+	rig_simple(&r, EVENT_CLOSE, b);
+	EXPECT_EQ(device(&r, COLUMN_FREE), 400);
+	rig_close(&r);
+}
+
 static void deadlines_end_turns(void)
 {
 	struct rig r;
@@ -271,6 +366,7 @@ static void deadlines_end_turns(void)
 	EXPECT_EQ(sched_deadline_us(r.s), UINT64_MAX);
 	batch = rig_done(&r, &batch);
 	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.end, END_DEADLINE);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.err, ERR_DEADLINE);
 	rig_close(&r);
 }
 
@@ -360,6 +456,34 @@ static void freed_pages_wait_for_their_record(void)
 	rig_close(&r);
 }
 
+/* With records to wait for, the next page is given up before the row that needs it. */
+static void pages_are_given_up_ahead(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(4);
+	l.hold_until_durable = 1;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)rig_whole(&r, a, 0, 60, 1);
+	struct rig_turn turn = {0, 10, 40, 100, 0, 0};
+	(void)rig_turn(&r, b, turn);
+	int stalls = 0;
+	struct rig_batch batch = rig_batch(&r);
+	while (rig_view(&r, b).state == SESSION_RUNNING) {
+		/* Each batch's records are durable while it is computed. */
+		rig_durable(&r, r.out.step);
+		if (batch.count == 0) {
+			stalls++;
+			batch = rig_batch(&r);
+			continue;
+		}
+		batch = rig_done(&r, &batch);
+	}
+	EXPECT_EQ(stalls, 1); /* the first page only */
+	EXPECT_EQ(rig_view(&r, b).history, 50);
+	rig_close(&r);
+}
+
 static void tags_are_never_used_again(void)
 {
 	struct rig r;
@@ -413,6 +537,8 @@ int main(void)
 {
 	TAP_RUN(a_fork_shares_full_pages, "a fork shares the full pages and computes the tail");
 	TAP_RUN(a_fork_of_a_running_session_is_refused, "fork, rollback and park ask for a session at rest");
+	TAP_RUN(a_fork_of_a_waiting_session_is_refused, "a session with a waiting turn is not at rest either");
+	TAP_RUN(shared_pages_give_way_last, "shared pages give way last, with their last owner");
 	TAP_RUN(sessions_are_bounded, "sessions are bounded, and an index is used again after CLOSED");
 	TAP_RUN(rollback_cuts_exactly, "rollback cuts exactly, and never leaves a shared page half full");
 	TAP_RUN(a_turn_may_add_nothing, "a turn that appends nothing computes its last token");
@@ -420,10 +546,13 @@ int main(void)
 	TAP_RUN(cancel_at_every_point, "cancel and close at every point: one END, and the pages come back");
 	TAP_RUN(a_waiting_turn_is_cancelled_at_once, "a waiting turn is cancelled at once, and drained");
 	TAP_RUN(one_turn_supersedes_another, "one turn supersedes another, in flight or not");
+	TAP_RUN(a_full_queue_can_be_superseded, "a full queue can be superseded in");
+	TAP_RUN(long_tables, "page tables of several chunks grow, shrink and are shared");
 	TAP_RUN(deadlines_end_turns, "deadlines end turns, waiting and running");
 	TAP_RUN(a_bad_page_takes_all_its_owners, "a bad page is quarantined and cuts all its owners");
 	TAP_RUN(park_gives_up_the_device, "park to the tokens gives up the device; lower places are refused");
 	TAP_RUN(freed_pages_wait_for_their_record, "freed pages wait until their record is durable");
+	TAP_RUN(pages_are_given_up_ahead, "pages are given up one batch ahead of the row that needs them");
 	TAP_RUN(tags_are_never_used_again, "tags count up and are never used again");
 	TAP_RUN(groups_move_in_step, "page groups move in step, the smallest one decides");
 	TAP_RUN(small_state, "the state is small");

@@ -222,7 +222,8 @@ static void all_sequences(uint32_t depth, uint32_t hold)
 	memcpy(saved[0], rig.s, block_bytes);
 	leaves = steps = 0;
 	tree(depth);
-	printf("# depth %u: %llu sequences, %llu steps\n", depth, (unsigned long long)leaves, (unsigned long long)steps);
+	printf("# depth %u: %llu sequences, %llu steps\n", depth, (unsigned long long)leaves,
+	       (unsigned long long)steps);
 	EXPECT(leaves > 100000);
 	for (uint32_t i = 0; i <= depth; i++)
 		free(saved[i]);
