@@ -1,9 +1,10 @@
 /*
- * The small floating formats, one value at a time: FP8 (e4m3), f16, bf16. The definition that every
- * vector path is held to. Compiles as C11 and as C++17; no state, no failure.
+ * The small floating formats, one value at a time: FP8 (e4m3), f16, bf16. The definition
+ * that every vector path is held to. Compiles as C11 and as C++17; no state, no failure.
  *
- * e4m3: 1 sign, 4 exponent (bias 7), 3 mantissa bits; subnormals k * 2^-9; largest 448 (0x7e); no
- * infinity; 0x7f and 0xff are NaN. (The format of the OCP 8-bit floating point specification.)
+ * e4m3: 1 sign, 4 exponent (bias 7), 3 mantissa bits; subnormals k * 2^-9; largest 448
+ * (0x7e); no infinity; 0x7f and 0xff are NaN. (The format of the OCP 8-bit floating point
+ * specification.)
  */
 #ifndef HOLDFAST_KERNELS_FP8_H
 #define HOLDFAST_KERNELS_FP8_H
@@ -25,7 +26,8 @@ static inline float float_from_bits(uint32_t u)
 	return x;
 }
 
-/* Nearest, ties to even; what is beyond 448, infinity too, is held at 448. NaN gives NaN. */
+/* Nearest, ties to even; what is beyond 448, infinity too, is held at 448. NaN
+   gives NaN. */
 static inline uint8_t fp8_encode(float x)
 {
 	const uint32_t u = float_bits(x), sign = (u >> 24) & 0x80;
@@ -34,7 +36,8 @@ static inline uint8_t fp8_encode(float x)
 		return (uint8_t)(sign | 0x7f);
 	if (a > 0x43e00000) /* 448 */
 		a = 0x43e00000;
-	if (a < 0x3c800000) { /* 2^-6: below it, steps of 2^-9, and 16384 is 2^14: ulp 2^-9 */
+	if (a <
+	    0x3c800000) { /* 2^-6: below it, steps of 2^-9, and 16384 is 2^14: ulp 2^-9 */
 		const float shifted = float_from_bits(a) + 16384.0f;
 		return (uint8_t)(sign | (float_bits(shifted) & 0xff));
 	}
@@ -59,7 +62,8 @@ static inline float f16_decode(uint16_t h)
 	const uint32_t sign = (uint32_t)(h & 0x8000) << 16, low = h & 0x7fff;
 	if (low >= 0x7c00)
 		return float_from_bits(sign | 0x7f800000 | ((low & 0x3ff) << 13));
-	/* Shifted into place the exponent is 112 too small; the product is exact, subnormals too. */
+	/* Shifted into place the exponent is 112 too small; the product is exact,
+	   subnormals too. */
 	const float x = float_from_bits(low << 13) * 0x1p112f;
 	return float_from_bits(sign | float_bits(x));
 }

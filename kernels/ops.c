@@ -1,5 +1,6 @@
 /*
- * What the door offers beside its table: page sizes, and the instruction sets of this machine.
+ * What the door offers beside its table: page sizes, and the instruction sets of this
+ * machine.
  */
 #include "kernels/ops.h"
 

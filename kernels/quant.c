@@ -13,17 +13,20 @@ struct type_entry {
 };
 
 static const struct type_entry types[] = {
-	{TYPE_F32, 1, 4, "F32"},       {TYPE_F16, 1, 2, "F16"},       {TYPE_BF16, 1, 2, "BF16"},
-	{TYPE_Q4_0, 32, 18, "Q4_0"},   {TYPE_Q4_1, 32, 20, "Q4_1"},   {TYPE_Q5_0, 32, 22, "Q5_0"},
-	{TYPE_Q5_1, 32, 24, "Q5_1"},   {TYPE_Q8_0, 32, 34, "Q8_0"},   {TYPE_Q4_K, 256, 144, "Q4_K"},
-	{TYPE_Q5_K, 256, 176, "Q5_K"}, {TYPE_Q6_K, 256, 210, "Q6_K"}, {TYPE_IQ4_NL, 32, 18, "IQ4_NL"},
+	{TYPE_F32, 1, 4, "F32"},       {TYPE_F16, 1, 2, "F16"},
+	{TYPE_BF16, 1, 2, "BF16"},     {TYPE_Q4_0, 32, 18, "Q4_0"},
+	{TYPE_Q4_1, 32, 20, "Q4_1"},   {TYPE_Q5_0, 32, 22, "Q5_0"},
+	{TYPE_Q5_1, 32, 24, "Q5_1"},   {TYPE_Q8_0, 32, 34, "Q8_0"},
+	{TYPE_Q4_K, 256, 144, "Q4_K"}, {TYPE_Q5_K, 256, 176, "Q5_K"},
+	{TYPE_Q6_K, 256, 210, "Q6_K"}, {TYPE_IQ4_NL, 32, 18, "IQ4_NL"},
 	{TYPE_MXFP4, 32, 17, "MXFP4"},
 };
 
 static const int8_t iq4_values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
 				      1,    13,   25,  38,  53,  69,  89,  113};
 /* Twice the e2m1 values; the scale is halved to match. */
-static const int8_t mxfp4_values[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+static const int8_t mxfp4_values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+					0, -1, -2, -3, -4, -6, -8, -12};
 /* The largest exponent byte at which 12 * 2^(e - 128) is finite. */
 enum { MXFP4_EXPONENT_MAX = 252 };
 
@@ -137,9 +140,13 @@ static void unpack_q6_k(const uint8_t *block, struct quant_block *out)
 		int8_t *q = out->q + 128 * half;
 		for (int i = 0; i < 32; i++) {
 			q[i] = (int8_t)(((ql[i] & 15) | ((qh[i] & 3) << 4)) - 32);
-			q[i + 32] = (int8_t)(((ql[i + 32] & 15) | (((qh[i] >> 2) & 3) << 4)) - 32);
-			q[i + 64] = (int8_t)(((ql[i] >> 4) | (((qh[i] >> 4) & 3) << 4)) - 32);
-			q[i + 96] = (int8_t)(((ql[i + 32] >> 4) | ((qh[i] >> 6) << 4)) - 32);
+			q[i + 32] =
+				(int8_t)(((ql[i + 32] & 15) | (((qh[i] >> 2) & 3) << 4)) -
+					 32);
+			q[i + 64] =
+				(int8_t)(((ql[i] >> 4) | (((qh[i] >> 4) & 3) << 4)) - 32);
+			q[i + 96] =
+				(int8_t)(((ql[i + 32] >> 4) | ((qh[i] >> 6) << 4)) - 32);
 		}
 	}
 	for (int j = 0; j < 16; j++)

@@ -1,9 +1,10 @@
 /*
- * The stored weight types, dequantised by plain C: what the numbers of a file mean, and the oracle
- * for every faster path. The layouts and formulas are those of the GGUF format. Pure; any thread.
+ * The stored weight types, dequantised by plain C: what the numbers of a file mean, and the
+ * oracle for every faster path. The layouts and formulas are those of the GGUF format.
+ * Pure; any thread.
  *
- * Per value the arithmetic is fixed: value = d * q, or d * q + m with the product rounded before the
- * sum; for the K types d is d*sc and m is -(dmin*mn), each rounded to f32 once.
+ * Per value the arithmetic is fixed: value = d * q, or d * q + m with the product rounded
+ * before the sum; for the K types d is d*sc and m is -(dmin*mn), each rounded to f32 once.
  */
 #ifndef HOLDFAST_KERNELS_QUANT_H
 #define HOLDFAST_KERNELS_QUANT_H
@@ -24,7 +25,8 @@ struct quant_block {
 	int symmetric;
 };
 
-/* Whether the type is made of integers that quant_unpack gives (the others are floats or tables). */
+/* Whether the type is made of integers that quant_unpack gives (the others are floats or
+   tables). */
 int quant_is_integer(uint32_t type);
 
 /* One block of an integer type. */

@@ -80,7 +80,8 @@ static void random_scales(uint64_t *state, uint32_t type, uint8_t *b, float size
 
 uint8_t *random_weight(uint64_t *state, uint32_t type, size_t count, float size)
 {
-	const uint32_t elements = weight_type_elements(type), bytes = weight_type_bytes(type);
+	const uint32_t elements = weight_type_elements(type),
+		       bytes = weight_type_bytes(type);
 	uint8_t *data = take(count / elements * bytes), *b = data;
 	for (size_t k = 0; k < count; k += elements, b += bytes) {
 		const float x = random_normal(state) * size;
@@ -98,8 +99,8 @@ uint8_t *random_weight(uint64_t *state, uint32_t type, size_t count, float size)
 }
 
 static struct fixture_weight weight_open(struct fixture *f, uint64_t *state, uint32_t type,
-					 enum weight_use use, uint32_t rows, uint32_t columns,
-					 float size, float centre)
+					 enum weight_use use, uint32_t rows,
+					 uint32_t columns, float size, float centre)
 {
 	struct fixture_weight w = {.rows = rows, .columns = columns};
 	const size_t count = (size_t)rows * columns;
@@ -111,7 +112,8 @@ static struct fixture_weight weight_open(struct fixture *f, uint64_t *state, uin
 			w.values[i] = fabsf(w.values[i] + centre) + 0.1f;
 		memcpy(data, w.values, 4 * count);
 	}
-	CHECK(f->ops->weight_make(f->device, type, use, rows, columns, data, &w.packed) == 0);
+	CHECK(f->ops->weight_make(f->device, type, use, rows, columns, data, &w.packed) ==
+	      0);
 	free(data);
 	return w;
 }
@@ -133,7 +135,8 @@ static struct fixture_weight matrix(struct fixture *f, uint64_t *state, uint32_t
 			   1.0f / sqrtf((float)columns), 0);
 }
 
-static struct fixture_weight vector(struct fixture *f, uint64_t *state, uint32_t n, float centre)
+static struct fixture_weight vector(struct fixture *f, uint64_t *state, uint32_t n,
+				    float centre)
 {
 	return weight_open(f, state, TYPE_F32, WEIGHT_VECTOR, 1, n, 0.3f, centre);
 }
@@ -145,11 +148,13 @@ static struct fixture_weight smoothing(struct fixture *f, uint64_t *state)
 	struct fixture_weight w = vector(f, state, n, 1);
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t k = i % head;
-		const uint32_t pair = f->options.rope == ROPE_ADJACENT ? k / 2 * 2 : k % (head / 2);
+		const uint32_t pair = f->options.rope == ROPE_ADJACENT ? k / 2 * 2
+								       : k % (head / 2);
 		w.values[i] = w.values[i / head * head + pair];
 	}
 	f->ops->weight_free(f->device, &w.packed);
-	CHECK(f->ops->weight_make(f->device, TYPE_F32, WEIGHT_VECTOR, 1, n, w.values, &w.packed) == 0);
+	CHECK(f->ops->weight_make(f->device, TYPE_F32, WEIGHT_VECTOR, 1, n, w.values,
+				  &w.packed) == 0);
 	return w;
 }
 
@@ -186,13 +191,33 @@ static void layer_open(struct fixture *f, uint32_t index, uint64_t *state)
 	if (o->factors)
 		l->factors = vector(f, state, p->head / 2, 1);
 	l->ops = (struct ops_layer){
-		l->attn_norm.packed, l->q.packed, l->k.packed, l->v.packed, l->q_bias.packed,
-		l->k_bias.packed, l->v_bias.packed, l->q_norm.packed, l->k_norm.packed,
-		l->output.packed, l->post_attn.packed, l->ffn_norm.packed, l->gate.packed,
-		l->up.packed, l->down.packed, l->post_ffn.packed, l->smooth.packed,
-		l->factors.packed, .group = 0, .layer = index, .window = index % 2 ? o->window : 0,
-		.rope_dims = p->head, .rope = o->rope, .gate_kind = o->gate,
-		.rope_base = index % 2 ? 10000.0f : 500000.0f, .rope_scale = 1, .epsilon = 1e-5f,
+		l->attn_norm.packed,
+		l->q.packed,
+		l->k.packed,
+		l->v.packed,
+		l->q_bias.packed,
+		l->k_bias.packed,
+		l->v_bias.packed,
+		l->q_norm.packed,
+		l->k_norm.packed,
+		l->output.packed,
+		l->post_attn.packed,
+		l->ffn_norm.packed,
+		l->gate.packed,
+		l->up.packed,
+		l->down.packed,
+		l->post_ffn.packed,
+		l->smooth.packed,
+		l->factors.packed,
+		.group = 0,
+		.layer = index,
+		.window = index % 2 ? o->window : 0,
+		.rope_dims = p->head,
+		.rope = o->rope,
+		.gate_kind = o->gate,
+		.rope_base = index % 2 ? 10000.0f : 500000.0f,
+		.rope_scale = 1,
+		.epsilon = 1e-5f,
 		.attention_scale = o->attention_size != 0 ? o->attention_size
 							  : 1.0f / sqrtf((float)p->head),
 		.attention_softcap = o->softcap};
@@ -206,8 +231,8 @@ void fixture_open(struct fixture *f, const struct device_plan *plan,
 	if (code != 0)
 		printf("# device_open: %s\n", err_name(code));
 	CHECK(code == 0);
-	f->embedding = weight_open(f, &seed, options->embedding_type, WEIGHT_BOTH, plan->vocab,
-				   plan->width, 1, 0);
+	f->embedding = weight_open(f, &seed, options->embedding_type, WEIGHT_BOTH,
+				   plan->vocab, plan->width, 1, 0);
 	f->norm = vector(f, &seed, plan->width, 1);
 	for (uint32_t i = 0; i < FIXTURE_LAYERS; i++)
 		layer_open(f, i, &seed);
@@ -227,9 +252,10 @@ void fixture_close(struct fixture *f)
 	for (uint32_t i = 0; i < FIXTURE_LAYERS; i++) {
 		struct fixture_layer *l = &f->layer[i];
 		struct fixture_weight *all[] = {
-			&l->attn_norm, &l->q, &l->k, &l->v, &l->q_bias, &l->k_bias, &l->v_bias,
-			&l->q_norm, &l->k_norm, &l->output, &l->post_attn, &l->ffn_norm, &l->gate,
-			&l->up, &l->down, &l->post_ffn, &l->smooth, &l->factors};
+			&l->attn_norm, &l->q, &l->k, &l->v, &l->q_bias,
+			&l->k_bias,    &l->v_bias,   &l->q_norm, &l->k_norm, &l->output,
+			&l->post_attn, &l->ffn_norm, &l->gate, &l->up,     &l->down,
+			&l->post_ffn,  &l->smooth,   &l->factors};
 		for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
 			weight_close(f, all[k]);
 	}
@@ -242,26 +268,31 @@ static uint32_t pages_of(const struct fixture *f, const struct fixture_sequence 
 }
 
 static void sequence_fill(const struct fixture *f, uint8_t *base, uint32_t index,
-			  const struct fixture_sequence *from, uint32_t *row, uint32_t *page)
+			  const struct fixture_sequence *from, uint32_t *row,
+			  uint32_t *page)
 {
 	const struct ops_batch *b = (const struct ops_batch *)(const void *)base;
-	struct ops_sequence *s = (struct ops_sequence *)(void *)(base + b->sequence_at) + index;
+	struct ops_sequence *s = (struct ops_sequence *)(void *)(base + b->sequence_at) +
+				 index;
 	struct ops_row *rows = (struct ops_row *)(void *)(base + b->row_at);
 	struct ops_page *pages = (struct ops_page *)(void *)(base + b->page_at);
 	s->row_first = *row;
 	s->row_count = from->count;
 	for (uint32_t i = 0; i < from->count; i++)
-		rows[(*row)++] = (struct ops_row){from->tokens[from->first + i], from->first + i, index, 0};
+		rows[(*row)++] = (struct ops_row){from->tokens[from->first + i],
+						  from->first + i, index, 0};
 	for (uint32_t g = 0; g < f->plan.group_count; g++) {
 		s->page_first[g] = *page;
 		s->page_count[g] = pages_of(f, from);
 		for (uint32_t i = 0; i < s->page_count[g]; i++)
-			pages[(*page)++] = (struct ops_page){from->page + i, g, from->tag + i};
+			pages[(*page)++] = (struct ops_page){from->page + i, g,
+							     from->tag + i};
 	}
 }
 
-struct ops_batch *fixture_block(const struct fixture *f, const struct fixture_sequence *sequences,
-				uint32_t count, int sample)
+struct ops_batch *fixture_block(const struct fixture *f,
+				const struct fixture_sequence *sequences, uint32_t count,
+				int sample)
 {
 	uint32_t rows = 0, pages = 0, row = 0, page = 0;
 	for (uint32_t i = 0; i < count; i++) {
@@ -269,19 +300,25 @@ struct ops_batch *fixture_block(const struct fixture *f, const struct fixture_se
 		pages += pages_of(f, &sequences[i]) * f->plan.group_count;
 	}
 	const uint32_t samples = sample == 1 ? rows : sample == 2 ? count : 0;
-	struct ops_batch b = {.row_count = rows, .sequence_count = count, .page_count = pages,
-			      .sample_count = samples, .row_at = sizeof b};
+	struct ops_batch b = {.row_count = rows,
+			      .sequence_count = count,
+			      .page_count = pages,
+			      .sample_count = samples,
+			      .row_at = sizeof b};
 	b.sequence_at = b.row_at + rows * (uint32_t)sizeof(struct ops_row);
-	b.page_at = (b.sequence_at + count * (uint32_t)sizeof(struct ops_sequence) + 7) / 8 * 8;
+	b.page_at = (b.sequence_at + count * (uint32_t)sizeof(struct ops_sequence) + 7) /
+		    8 * 8;
 	b.sample_at = b.page_at + pages * (uint32_t)sizeof(struct ops_page);
-	b.extra_at = (b.sample_at + samples * (uint32_t)sizeof(struct ops_sample) + 7) / 8 * 8;
+	b.extra_at = (b.sample_at + samples * (uint32_t)sizeof(struct ops_sample) + 7) / 8 *
+		     8;
 	b.bytes = b.extra_at + f->plan.extra_bytes_max;
 	uint8_t *base = take(b.bytes);
 	memcpy(base, &b, sizeof b);
 	for (uint32_t i = 0; i < count; i++)
 		sequence_fill(f, base, i, &sequences[i], &row, &page);
 	struct ops_sample *s = block_samples((struct ops_batch *)(void *)base);
-	const struct ops_sequence *q = (const struct ops_sequence *)(void *)(base + b.sequence_at);
+	const struct ops_sequence *q =
+		(const struct ops_sequence *)(void *)(base + b.sequence_at);
 	for (uint32_t i = 0; i < samples; i++)
 		s[i] = (struct ops_sample){
 			.row = sample == 1 ? i : q[i].row_first + q[i].row_count - 1,
@@ -321,6 +358,7 @@ int fixture_run(struct fixture *f, const struct fixture_sequence *sequences, uin
 	free(block);
 	TRY(code);
 	TRY(fixture_step(f));
-	return out ? f->ops->buffer_read(f->device, BUFFER_LOGITS, 0, (size_t)samples * f->plan.vocab,
-					 out) : 0;
+	return out ? f->ops->buffer_read(f->device, BUFFER_LOGITS, 0,
+					 (size_t)samples * f->plan.vocab, out)
+		   : 0;
 }

@@ -1,6 +1,6 @@
 /*
- * The forward pass in double, written from its definition and not from the code it judges: one
- * sequence, all positions, nothing quantised but the weights.
+ * The forward pass in double, written from its definition and not from the code it judges:
+ * one sequence, all positions, nothing quantised but the weights.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -15,8 +15,8 @@ static double *room(size_t count)
 	return p;
 }
 
-static void times(const struct fixture_weight *w, const struct fixture_weight *bias, const double *x,
-		  double *out)
+static void times(const struct fixture_weight *w, const struct fixture_weight *bias,
+		  const double *x, double *out)
 {
 	for (uint32_t r = 0; r < w->rows; r++) {
 		out[r] = bias && bias->values ? bias->values[r] : 0;
@@ -40,9 +40,11 @@ static void turn(const struct fixture_layer *l, uint32_t head, uint32_t position
 	for (uint32_t i = 0; i < head / 2; i++) {
 		double angle = position * pow(l->ops.rope_base, -2.0 * i / head);
 		if (l->factors.values)
-			angle = position * pow(l->ops.rope_base, -2.0 * i / head) / l->factors.values[i];
+			angle = position * pow(l->ops.rope_base, -2.0 * i / head) /
+				l->factors.values[i];
 		const int adjacent = l->ops.rope == ROPE_ADJACENT;
-		double *a = x + (adjacent ? 2 * i : i), *b = x + (adjacent ? 2 * i + 1 : i + head / 2);
+		double *a = x + (adjacent ? 2 * i : i),
+		       *b = x + (adjacent ? 2 * i + 1 : i + head / 2);
 		const double u = *a * cos(angle) - *b * sin(angle);
 		*b = *a * sin(angle) + *b * cos(angle);
 		*a = u;
@@ -50,9 +52,9 @@ static void turn(const struct fixture_layer *l, uint32_t head, uint32_t position
 }
 
 /* One query vector over the positions it sees. */
-static void attend_one(const struct fixture *f, const struct fixture_layer *l, const double *q,
-		       const double *k, const double *v, uint32_t kv_head, uint32_t position,
-		       double *out)
+static void attend_one(const struct fixture *f, const struct fixture_layer *l,
+		       const double *q, const double *k, const double *v, uint32_t kv_head,
+		       uint32_t position, double *out)
 {
 	const uint32_t head = f->plan.head, stride = f->plan.kv_heads * head;
 	const uint32_t window = l->ops.window;
@@ -63,7 +65,8 @@ static void attend_one(const struct fixture *f, const struct fixture_layer *l, c
 			s[t] += q[i] * k[(size_t)t * stride + kv_head * head + i];
 		s[t] *= l->ops.attention_scale;
 		if (l->ops.attention_softcap > 0)
-			s[t] = l->ops.attention_softcap * tanh(s[t] / l->ops.attention_softcap);
+			s[t] = l->ops.attention_softcap *
+			       tanh(s[t] / l->ops.attention_softcap);
 		most = s[t] > most ? s[t] : most;
 	}
 	for (uint32_t t = first; t <= position; t++)
@@ -79,7 +82,8 @@ static double gated(enum gate_kind kind, double g)
 {
 	if (kind == GATE_SILU)
 		return g / (1 + exp(-g));
-	return 0.5 * g * (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g)));
+	return 0.5 * g *
+	       (1 + tanh(sqrt(2 / 3.14159265358979323846) * (g + 0.044715 * g * g * g)));
 }
 
 static void residual(double *x, double *y, const struct fixture_weight *norm, uint32_t n)
@@ -94,8 +98,8 @@ struct rooms {
 	double *h, *q, *k, *v, *a, *g, *u, *y;
 };
 
-static void attention(const struct fixture *f, const struct fixture_layer *l, uint32_t count,
-		      double *x, struct rooms *m)
+static void attention(const struct fixture *f, const struct fixture_layer *l,
+		      uint32_t count, double *x, struct rooms *m)
 {
 	const struct device_plan *p = &f->plan;
 	const uint32_t queries = p->heads * p->head, kv = p->kv_heads * p->head;
@@ -107,25 +111,29 @@ static void attention(const struct fixture *f, const struct fixture_layer *l, ui
 		times(&l->v, &l->v_bias, m->h, m->v + (size_t)t * kv);
 		for (uint32_t i = 0; i < p->heads; i++) {
 			if (l->q_norm.values)
-				normed(&l->q_norm, q + i * p->head, p->head, q + i * p->head);
+				normed(&l->q_norm, q + i * p->head, p->head,
+				       q + i * p->head);
 			turn(l, p->head, t, q + i * p->head);
 		}
 		for (uint32_t i = 0; i < p->kv_heads; i++) {
 			if (l->k_norm.values)
-				normed(&l->k_norm, k + i * p->head, p->head, k + i * p->head);
+				normed(&l->k_norm, k + i * p->head, p->head,
+				       k + i * p->head);
 			turn(l, p->head, t, k + i * p->head);
 		}
 	}
 	for (uint32_t t = 0; t < count; t++) {
 		for (uint32_t i = 0; i < p->heads; i++)
-			attend_one(f, l, m->q + (size_t)t * queries + i * p->head, m->k, m->v,
-				   i / (p->heads / p->kv_heads), t, m->a + i * p->head);
+			attend_one(f, l, m->q + (size_t)t * queries + i * p->head, m->k,
+				   m->v, i / (p->heads / p->kv_heads), t,
+				   m->a + i * p->head);
 		times(&l->output, NULL, m->a, m->y);
 		residual(x + (size_t)t * p->width, m->y, &l->post_attn, p->width);
 	}
 }
 
-static void feed(const struct fixture *f, const struct fixture_layer *l, double *x, struct rooms *m)
+static void feed(const struct fixture *f, const struct fixture_layer *l, double *x,
+		 struct rooms *m)
 {
 	normed(&l->ffn_norm, x, f->plan.width, m->h);
 	times(&l->gate, NULL, m->h, m->g);
@@ -136,13 +144,16 @@ static void feed(const struct fixture *f, const struct fixture_layer *l, double 
 	residual(x, m->y, &l->post_ffn, f->plan.width);
 }
 
-void fixture_model(const struct fixture *f, const uint32_t *tokens, uint32_t count, double *logits)
+void fixture_model(const struct fixture *f, const uint32_t *tokens, uint32_t count,
+		   double *logits)
 {
 	const struct device_plan *p = &f->plan;
-	const size_t queries = (size_t)p->heads * p->head, kv = (size_t)p->kv_heads * p->head;
+	const size_t queries = (size_t)p->heads * p->head,
+		     kv = (size_t)p->kv_heads * p->head;
 	double *x = room((size_t)count * p->width);
-	struct rooms m = {room(p->width), room(count * queries), room(count * kv), room(count * kv),
-			  room(queries), room(p->ff), room(p->ff), room(p->width)};
+	struct rooms m = {room(p->width),   room(count * queries), room(count * kv),
+			  room(count * kv), room(queries), room(p->ff),
+			  room(p->ff), room(p->width)};
 	for (uint32_t t = 0; t < count; t++)
 		for (uint32_t i = 0; i < p->width; i++)
 			x[(size_t)t * p->width + i] =

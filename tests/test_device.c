@@ -9,7 +9,8 @@
 #include "tests/kernels_fixture.h"
 #include "tests/tap.h"
 
-static const struct fixture_options options = {.matmul_type = TYPE_Q4_1, .embedding_type = TYPE_Q8_0};
+static const struct fixture_options options = {.matmul_type = TYPE_Q4_1,
+					       .embedding_type = TYPE_Q8_0};
 static uint32_t text[64];
 
 static struct fixture open_plain(enum kv_kind kv)
@@ -67,7 +68,8 @@ static void plans(void)
 	EXPECT_EQ(ops_page_bytes(KV_FP8, 30, 3, 64, 16), 16 * 11700);
 	EXPECT_EQ(ops_page_bytes(KV_INT8, 1, 1, 256, 16), 16 * 2 * 260);
 	EXPECT_EQ(ops_page_bytes(KV_BF16, 2, 3, 80, 32), 32 * 2 * 2 * 3 * 80 * 2);
-	EXPECT(ops_isa_runs(ISA_SCALAR) && !ops_isa_runs(ISA_AUTO) && ops_isa_runs(ops_isa_best()));
+	EXPECT(ops_isa_runs(ISA_SCALAR) && !ops_isa_runs(ISA_AUTO) &&
+	       ops_isa_runs(ops_isa_best()));
 	EXPECT(strcmp(ops_isa_name(ISA_AVX2), "avx2") == 0);
 	p = good;
 	p.isa = ISA_AUTO;
@@ -75,7 +77,8 @@ static void plans(void)
 	p.threads = 0;
 	REQUIRE(ops_cpu()->device_open(&p, &d) == 0);
 	EXPECT(strcmp(ops_cpu()->device_isa(d), ops_isa_name(ops_isa_best())) == 0);
-	EXPECT(ops_cpu()->device_act(d) == (ops_isa_best() == ISA_SCALAR ? ACT_F32 : ACT_I8_BLOCK));
+	EXPECT(ops_cpu()->device_act(d) ==
+	       (ops_isa_best() == ISA_SCALAR ? ACT_F32 : ACT_I8_BLOCK));
 	EXPECT(ops_cpu()->device_threads(d) >= 1);
 	ops_cpu()->device_close(&d);
 	EXPECT(d == NULL);
@@ -100,6 +103,14 @@ static struct parts parts_make(const struct fixture *f)
 	p.page = (struct ops_page *)(void *)(base + p.b->page_at);
 	p.sample = block_samples(p.b);
 	return p;
+}
+
+/* Moves the second sequence's three rows, and its pages under them. */
+static void tail_move(struct parts *p, uint32_t position)
+{
+	p->sequence[1].page_position[0] = position / 32 * 32;
+	for (uint32_t i = 0; i < 3; i++)
+		p->row[40 + i].position = position + i;
 }
 
 static void refusals(void)
@@ -151,6 +162,12 @@ static void refusals(void)
 	BAD(p.page[2].page = 24);
 	BAD(p.page[2].group = 1);
 	BAD(for (uint32_t i = 40; i < 43; i++) p.row[i].position += 500);
+	/* The last page reaches beyond the context of 500; a row must not. */
+	BAD(tail_move(&p, 498));
+	p = parts_make(&f);
+	tail_move(&p, 497);
+	EXPECT_EQ(f.ops->batch(f.device, p.b), 0);
+	free(p.b);
 	BAD(p.sample[0].row = 43);
 	BAD(p.sample[0].top_count = 17);
 	BAD(p.sample[0].temperature = NAN);
@@ -189,11 +206,14 @@ static void refusal_changes_nothing(void)
 	fixture_close(&f);
 }
 
-/* Random damage to a good block: it is refused, or the step is harmless. The sanitizers watch. */
+/* Random damage to a good block: it is refused, or the step is harmless. The sanitizers
+   watch. */
 static void damage(void)
 {
-	static const uint32_t values[] = {0, 1, 2, 7, 8, 15, 16, 24, 31, 64, 100, 255, 4096, 0x7fc00000,
-					  0x7fffffff, 0x80000000, 0xfffffff8, 0xffffffff};
+	static const uint32_t values[] = {
+		0,    1, 2, 7, 8, 15,
+		16,   24, 31, 64, 100, 255,
+		4096, 0x7fc00000, 0x7fffffff, 0x80000000, 0xfffffff8, 0xffffffff};
 	struct fixture f = open_plain(KV_INT8);
 	uint64_t seed = 4;
 	int taken = 0, refused = 0;
@@ -205,7 +225,8 @@ static void damage(void)
 		p.sample[0].mask_at = p.b->extra_at;
 		memset((uint8_t *)p.b + p.b->extra_at, 0xaa, 64);
 		for (uint32_t i = 0; i <= random_below(&seed, 3); i++) {
-			const uint32_t at = 1 + random_below(&seed, words - 1); /* the size is right */
+			const uint32_t at =
+				1 + random_below(&seed, words - 1); /* the size is right */
 			w[at] = random_below(&seed, 2) ? values[random_below(&seed, 18)]
 						       : w[at] + random_below(&seed, 5) - 2;
 		}
@@ -217,7 +238,8 @@ static void damage(void)
 		free(exact), free(p.b);
 		EXPECT(code == 0 || code == -ERR_OUT_OF_RANGE);
 		code == 0 ? taken++ : refused++;
-		if (code == 0 && taken % 4 == 0) { /* a gap before the pages is found by attend */
+		if (code == 0 &&
+		    taken % 4 == 0) { /* a gap before the pages is found by attend */
 			const int step = fixture_step(&f);
 			EXPECT(step == 0 || step == -ERR_OUT_OF_RANGE);
 		}
@@ -259,13 +281,15 @@ static void pages(void)
 	fixture_close(&f);
 }
 
-/* Which positions a byte of a page belongs to, by the layout: its digest changes with it. */
+/* Which positions a byte of a page belongs to, by the layout: its digest changes
+   with it. */
 static void digests(void)
 {
 	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
 		struct fixture f = open_plain(kv);
 		const uint32_t size = kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1;
-		const size_t bytes = ops_page_bytes(kv, 2, 2, 64, 32), block = 64 * 32 * size;
+		const size_t bytes = ops_page_bytes(kv, 2, 2, 64, 32),
+			     block = 64 * 32 * size;
 		uint8_t *a = malloc(bytes);
 		uint64_t seed = 3, want[2], got[2];
 		int wrong = 0;
@@ -273,11 +297,14 @@ static void digests(void)
 		for (size_t i = 0; i < bytes; i++)
 			a[i] = (uint8_t)random_next(&seed);
 		for (int round = 0; round < 400; round++) {
-			const uint32_t tokens = random_below(&seed, 33), token = random_below(&seed, 32);
-			const uint32_t index = random_below(&seed, 8), value = random_below(&seed, 64);
+			const uint32_t tokens = random_below(&seed, 33),
+				       token = random_below(&seed, 32);
+			const uint32_t index = random_below(&seed, 8),
+				       value = random_below(&seed, 64);
 			const size_t place = index % 2 ? page_v_at(token, value, 64)
 						       : page_k_at(token, value, 64);
-			size_t at = index * block + place * size + random_below(&seed, size);
+			size_t at = index * block + place * size +
+				    random_below(&seed, size);
 			if (kv <= KV_INT8 && round % 4 == 0)
 				at = 8 * block + index * 32 + token;
 			CHECK(f.ops->page_write(f.device, 0, 2, a) == 0);
@@ -302,8 +329,10 @@ static void buffers(void)
 	EXPECT_EQ(f.ops->buffer_write(f.device, BUFFER_X, all - 4, 4, x), 0);
 	EXPECT_EQ(f.ops->buffer_read(f.device, BUFFER_X, all - 4, 4, y), 0);
 	EXPECT(memcmp(x, y, sizeof x) == 0);
-	EXPECT_EQ(f.ops->buffer_write(f.device, BUFFER_X, all - 3, 4, x), -ERR_OUT_OF_RANGE);
-	EXPECT_EQ(f.ops->buffer_read(f.device, BUFFER_X, SIZE_MAX, 4, y), -ERR_OUT_OF_RANGE);
+	EXPECT_EQ(f.ops->buffer_write(f.device, BUFFER_X, all - 3, 4, x),
+		  -ERR_OUT_OF_RANGE);
+	EXPECT_EQ(f.ops->buffer_read(f.device, BUFFER_X, SIZE_MAX, 4, y),
+		  -ERR_OUT_OF_RANGE);
 	EXPECT_EQ(f.ops->buffer_read(f.device, BUFFER_COUNT, 0, 1, y), -ERR_OUT_OF_RANGE);
 	EXPECT_EQ(f.ops->all_reduce(f.device, BUFFER_X), 0);
 	EXPECT_EQ(f.ops->all_gather(f.device, BUFFER_LOGITS), 0);

@@ -1,5 +1,6 @@
 /*
- * The operations of a step against a plain model in double (kernels_model.c), and the rules K1 to K5.
+ * The operations of a step against a plain model in double (kernels_model.c), and the rules
+ * K1 to K5.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -26,8 +27,8 @@ static void *take(size_t bytes)
 }
 
 /* Runs `count` tokens in chunks and gathers all logits. */
-static int run_chunks(struct fixture *f, const uint32_t *tokens, uint32_t count, uint32_t chunk,
-		      uint32_t page, float *out)
+static int run_chunks(struct fixture *f, const uint32_t *tokens, uint32_t count,
+		      uint32_t chunk, uint32_t page, float *out)
 {
 	for (uint32_t at = 0; at < count; at += chunk) {
 		const uint32_t n = count - at < chunk ? count - at : chunk;
@@ -48,15 +49,17 @@ static double error_of(const float *got, const double *want, size_t n)
 	return sqrt(sum / size);
 }
 
-/* The tags of the fixture's pages are 0 from the start, and the sequences' too: see fixture_block. */
+/* The tags of the fixture's pages are 0 from the start, and the sequences' too: see
+   fixture_block. */
 static void pages_tag(struct fixture *f)
 {
 	for (uint32_t i = 0; i < f->plan.group[0].page_count; i++)
 		CHECK(f->ops->page_tags_set(f->device, 0, i, 1, i % 64) == 0);
 }
 
-static double run_against_model(const struct device_plan *plan, const struct fixture_options *o,
-				uint32_t count, uint32_t chunk)
+static double run_against_model(const struct device_plan *plan,
+				const struct fixture_options *o, uint32_t count,
+				uint32_t chunk)
 {
 	struct fixture f;
 	fixture_open(&f, plan, o, 7);
@@ -76,7 +79,8 @@ static double run_against_model(const struct device_plan *plan, const struct fix
 	return error;
 }
 
-/* f32 throughout: what is left is rounding, about 1e-7 times the square root of the sums' length. */
+/* f32 throughout: what is left is rounding, about 1e-7 times the square root of the sums'
+   length. */
 #define ROUNDING 3e-6
 
 static void shapes(void)
@@ -95,10 +99,14 @@ static void shapes(void)
 			struct fixture_options o = {
 				.matmul_type = way ? TYPE_Q4_1 : TYPE_F32,
 				.embedding_type = way ? TYPE_Q8_0 : TYPE_F32,
-				.biases = way, .qk_norms = !way, .post_norms = way, .factors = !way,
+				.biases = way,
+				.qk_norms = !way,
+				.post_norms = way,
+				.factors = !way,
 				.rope = way ? ROPE_HALVES : ROPE_ADJACENT,
 				.gate = way ? GATE_GELU : GATE_SILU,
-				.window = way ? 5 : 0, .softcap = way ? 3.0f : 0,
+				.window = way ? 5 : 0,
+				.softcap = way ? 3.0f : 0,
 				.logit_softcap = way ? 2.0f : 0};
 			p.heads = shape[i].heads;
 			p.kv_heads = shape[i].kv_heads;
@@ -140,9 +148,10 @@ static void partition_edges(void)
 
 static void weight_types(void)
 {
-	static const uint32_t types[] = {TYPE_F32, TYPE_F16, TYPE_BF16, TYPE_Q4_0, TYPE_Q4_1, TYPE_Q5_0,
-					 TYPE_Q5_1, TYPE_Q8_0, TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K,
-					 TYPE_IQ4_NL, TYPE_MXFP4};
+	static const uint32_t types[] = {TYPE_F32,  TYPE_F16,  TYPE_BF16, TYPE_Q4_0,
+					 TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q8_0,
+					 TYPE_Q4_K, TYPE_Q5_K, TYPE_Q6_K, TYPE_IQ4_NL,
+					 TYPE_MXFP4};
 	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
 		for (int act = ACT_F32; act <= ACT_I8_ROW; act++) {
 			struct device_plan p = fixture_plan();
@@ -150,14 +159,18 @@ static void weight_types(void)
 							  .embedding_type = types[i]};
 			p.width = p.ff = 256;
 			p.act = act;
-			/* bf16 has 8 bits and i8 about 7 below the largest of its block or row; four
-			   matmuls a layer add theirs. */
-			static const double bounds[] = {[ACT_F32] = ROUNDING, [ACT_BF16] = 1e-2,
-							[ACT_I8_BLOCK] = 5e-2, [ACT_I8_ROW] = 8e-2};
+			/* bf16 has 8 bits and i8 about 7 below the largest of its block or
+			   row; four matmuls a layer add theirs. */
+			static const double bounds[] = {[ACT_F32] = ROUNDING,
+							[ACT_BF16] = 1e-2,
+							[ACT_I8_BLOCK] = 5e-2,
+							[ACT_I8_ROW] = 8e-2};
 			const double bound = bounds[act];
 			const double error = run_against_model(&p, &o, 7, 160);
-			if (!EXPECT(error < bound) || !EXPECT(act == ACT_F32 || error > ROUNDING))
-				printf("# %s act %d: %g\n", weight_type_name(types[i]), act, error);
+			if (!EXPECT(error < bound) ||
+			    !EXPECT(act == ACT_F32 || error > ROUNDING))
+				printf("# %s act %d: %g\n", weight_type_name(types[i]), act,
+				       error);
 		}
 }
 
@@ -174,7 +187,8 @@ static void odd_columns(void)
 			p.ff = 45;
 			p.vocab = 51;
 			p.act = act;
-			EXPECT(run_against_model(&p, &o, 7, 160) < (act == ACT_F32 ? ROUNDING : 8e-2));
+			EXPECT(run_against_model(&p, &o, 7, 160) <
+			       (act == ACT_F32 ? ROUNDING : 8e-2));
 		}
 }
 
@@ -187,33 +201,36 @@ static void kv_kinds(void)
 		for (uint32_t head = 64; head <= 256; head *= 2) {
 			struct device_plan p = narrow_plan();
 			const struct fixture_options o = {.matmul_type = TYPE_F32,
-							  .embedding_type = TYPE_F32, .smooth = 1};
+							  .embedding_type = TYPE_F32,
+							  .smooth = 1};
 			p.kv = kv;
 			p.head = head;
 			p.page_tokens = 32;
 			const double error = run_against_model(&p, &o, 90, 31);
-			if (!EXPECT(error < bounds[kv]) || !EXPECT(kv == KV_F32 || error > ROUNDING))
+			if (!EXPECT(error < bounds[kv]) ||
+			    !EXPECT(kv == KV_F32 || error > ROUNDING))
 				printf("# kv %d head %u: %g\n", kv, head, error);
 		}
 }
 
-/* Logits of the last `last` of `count` tokens, the rest in chunks of `chunk`, the last ones one by one
-   if `single`, with a neighbour of other tokens in every batch if `neighbour`. */
+/* Logits of the last `last` of `count` tokens, the rest in chunks of `chunk`, the last ones
+   one by one if `single`, with a neighbour of other tokens in every batch
+   if `neighbour`. */
 struct route {
 	uint32_t threads, chunk;
 	int single, neighbour, garbage;
 };
 
-static void route_run(struct device_plan p, const struct fixture_options *o, const struct route *r,
-		      uint32_t count, uint32_t last, float *out)
+static void route_run(struct device_plan p, const struct fixture_options *o,
+		      const struct route *r, uint32_t count, uint32_t last, float *out)
 {
 	struct fixture f;
 	p.threads = r->threads;
 	fixture_open(&f, &p, o, 3);
 	pages_tag(&f);
 	if (r->garbage) {
-		const uint64_t bytes = ops_page_bytes(p.kv, FIXTURE_LAYERS, p.kv_heads, p.head,
-						      p.page_tokens);
+		const uint64_t bytes = ops_page_bytes(p.kv, FIXTURE_LAYERS, p.kv_heads,
+						      p.head, p.page_tokens);
 		uint8_t *bad = take(bytes);
 		memset(bad, 0xff, bytes); /* NaN in every format */
 		for (uint32_t i = 0; i < p.group[0].page_count; i++)
@@ -233,7 +250,9 @@ static void route_run(struct device_plan p, const struct fixture_options *o, con
 		const struct fixture_sequence s[2] = {{other, at, other_count, 64, 0},
 						      {text, at, n, 0, 0}};
 		float *logits = take((size_t)p.samples_max * p.vocab * sizeof *logits);
-		EXPECT_EQ(fixture_run(&f, r->neighbour ? s : s + 1, r->neighbour ? 2 : 1, 1, logits), 0);
+		EXPECT_EQ(fixture_run(&f, r->neighbour ? s : s + 1, r->neighbour ? 2 : 1, 1,
+				      logits),
+			  0);
 		if (at >= count - last) {
 			memcpy(out + (size_t)done * p.vocab,
 			       logits + (r->neighbour ? other_count * p.vocab : 0),
@@ -257,9 +276,12 @@ static void same_bits(void)
 	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
 		for (int kv = KV_FP8; kv <= KV_F32; kv++) {
 			struct device_plan p = narrow_plan();
-			const struct fixture_options o = {.matmul_type = kv % 2 ? TYPE_Q4_1 : TYPE_Q8_0,
-							  .embedding_type = TYPE_Q8_0, .smooth = 1,
-							  .window = 280, .rope = ROPE_HALVES};
+			const struct fixture_options o = {.matmul_type = kv % 2 ? TYPE_Q4_1
+										: TYPE_Q8_0,
+							  .embedding_type = TYPE_Q8_0,
+							  .smooth = 1,
+							  .window = 280,
+							  .rope = ROPE_HALVES};
 			float want[LAST * 40], got[LAST * 40];
 			p.kv = kv;
 			p.isa = isa;
@@ -279,7 +301,8 @@ static void faults_stay_alone(void)
 {
 	struct fixture f;
 	const struct device_plan p = fixture_plan();
-	const struct fixture_options o = {.matmul_type = TYPE_Q4_1, .embedding_type = TYPE_Q8_0};
+	const struct fixture_options o = {.matmul_type = TYPE_Q4_1,
+					  .embedding_type = TYPE_Q8_0};
 	fixture_open(&f, &p, &o, 3);
 	text_make(5, p.vocab);
 	CHECK(f.ops->page_tags_set(f.device, 0, 0, 64, 1000) == 0);
@@ -290,7 +313,8 @@ static void faults_stay_alone(void)
 	struct ops_sampled sampled[3];
 	struct ops_fault faults[3];
 	REQUIRE(fixture_run(&f, s, 1, 2, alone) == 0);
-	REQUIRE(f.ops->page_tags_set(f.device, 0, 9, 2, 77) == 0); /* the second's second and third */
+	REQUIRE(f.ops->page_tags_set(f.device, 0, 9, 2, 77) ==
+		0); /* the second's second and third */
 	REQUIRE(f.ops->page_digest(f.device, 0, 8, 16, before) == 0);
 	REQUIRE(fixture_run(&f, s, 3, 2, together) == 0);
 	REQUIRE(f.ops->wait(f.device, sampled, faults) == 0);

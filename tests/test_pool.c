@@ -1,5 +1,6 @@
 /*
- * The pool: every item once, no thread number twice at a time, no work left behind, no CPU when idle.
+ * The pool: every item once, no thread number twice at a time, no work left behind, no CPU
+ * when idle.
  */
 #include <stdatomic.h>
 #include <string.h>
@@ -15,7 +16,8 @@ struct record {
 	_Atomic uint32_t ran[ITEMS_MAX];
 	_Atomic uint32_t busy[8];
 	_Atomic uint32_t clashes;
-	uint64_t value[ITEMS_MAX]; /* plain memory: the thread sanitizer watches the hand-over */
+	uint64_t value[ITEMS_MAX]; /* plain memory: the thread sanitizer watches the
+				      hand-over */
 	uint64_t input;
 };
 
@@ -43,7 +45,8 @@ static void every_item_once(void)
 			r.input = round * 1000003ull;
 			pool_run(p, item, &r, count);
 			for (uint32_t i = 0; i < ITEMS_MAX; i++)
-				wrong += r.ran[i] != (i < count) || (i < count && r.value[i] != r.input + i);
+				wrong += r.ran[i] != (i < count) ||
+					 (i < count && r.value[i] != r.input + i);
 			wrong += r.clashes != 0;
 		}
 		EXPECT_EQ(wrong, 0);

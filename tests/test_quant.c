@@ -1,6 +1,7 @@
 /*
- * Stored types against blocks made by hand, and the small floating formats against slow definitions.
- * The expected values are written out, or come from formulas that share nothing with the code.
+ * Stored types against blocks made by hand, and the small floating formats against slow
+ * definitions. The expected values are written out, or come from formulas that share
+ * nothing with the code.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -29,10 +30,11 @@ static void sizes(void)
 	static const struct {
 		uint32_t type, elements, bytes;
 		const char *name;
-	} want[] = {{0, 1, 4, "F32"}, {1, 1, 2, "F16"}, {2, 32, 18, "Q4_0"}, {3, 32, 20, "Q4_1"},
-		    {6, 32, 22, "Q5_0"}, {7, 32, 24, "Q5_1"}, {8, 32, 34, "Q8_0"},
-		    {12, 256, 144, "Q4_K"}, {13, 256, 176, "Q5_K"}, {14, 256, 210, "Q6_K"},
-		    {20, 32, 18, "IQ4_NL"}, {30, 1, 2, "BF16"}, {39, 32, 17, "MXFP4"}};
+	} want[] = {{0, 1, 4, "F32"}, {1, 1, 2, "F16"}, {2, 32, 18, "Q4_0"},
+		    {3, 32, 20, "Q4_1"},    {6, 32, 22, "Q5_0"},    {7, 32, 24, "Q5_1"},
+		    {8, 32, 34, "Q8_0"},    {12, 256, 144, "Q4_K"}, {13, 256, 176, "Q5_K"},
+		    {14, 256, 210, "Q6_K"}, {20, 32, 18, "IQ4_NL"}, {30, 1, 2, "BF16"},
+		    {39, 32, 17, "MXFP4"}};
 	uint32_t found = 0;
 	for (uint32_t type = 0; type < 64; type++)
 		found += weight_type_elements(type) != 0;
@@ -60,7 +62,8 @@ static void four_and_five_bits(void)
 					1, 13, 25, 38, 53, 69, 89, 113};
 	const uint32_t high = 0x80010003; /* of values 0, 1, 16 and 31 */
 	float x[32];
-	nibbles(b4_0 + 2), nibbles(b4_1 + 4), nibbles(b5_0 + 6), nibbles(b5_1 + 8), nibbles(iq + 2);
+	nibbles(b4_0 + 2), nibbles(b4_1 + 4), nibbles(b5_0 + 6), nibbles(b5_1 + 8),
+		nibbles(iq + 2);
 	memcpy(b5_0 + 2, &high, 4);
 	memcpy(b5_1 + 4, &high, 4);
 	decode(TYPE_Q4_0, b4_0, x);
@@ -68,7 +71,8 @@ static void four_and_five_bits(void)
 		EXPECT(x[i] == 0.5f * (float)(i - 8) && x[16 + i] == 0.5f * (float)(7 - i));
 	decode(TYPE_Q4_1, b4_1, x);
 	for (int i = 0; i < 16; i++)
-		EXPECT(x[i] == 0.5f * (float)i - 2 && x[16 + i] == 0.5f * (float)(15 - i) - 2);
+		EXPECT(x[i] == 0.5f * (float)i - 2 &&
+		       x[16 + i] == 0.5f * (float)(15 - i) - 2);
 	decode(TYPE_Q5_0, b5_0, x);
 	EXPECT(x[0] == 0 && x[1] == 0.5f && x[2] == -7 && x[15] == -0.5f);
 	EXPECT(x[16] == 7.5f && x[17] == -1 && x[30] == -7.5f && x[31] == 0);
@@ -82,7 +86,8 @@ static void four_and_five_bits(void)
 
 static void eight_bits_and_floats(void)
 {
-	uint8_t q8[34] = {H_QUARTER}, f32[4] = {0, 0, 0x80, 0xbf}, f16[2] = {H_M2}, bf[2] = {0x40, 0xc0};
+	uint8_t q8[34] = {H_QUARTER}, f32[4] = {0, 0, 0x80, 0xbf}, f16[2] = {H_M2},
+		bf[2] = {0x40, 0xc0};
 	float x[32];
 	for (int i = 0; i < 32; i++)
 		q8[2 + i] = (uint8_t)(i * 8 - 128);
@@ -97,7 +102,8 @@ static void eight_bits_and_floats(void)
 
 static void mxfp4(void)
 {
-	static const float e2m1[16] = {0, 0.5f, 1, 1.5f, 2, 3, 4, 6, 0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
+	static const float e2m1[16] = {0, 0.5f, 1,  1.5f,  2, 3,  4, 6,
+				       0, -0.5f, -1, -1.5f, -2, -3, -4, -6};
 	static const uint8_t exponents[] = {0, 1, 2, 3, 127, 130, 252};
 	uint8_t b[17];
 	float x[32];
@@ -115,10 +121,13 @@ static void mxfp4(void)
 	EXPECT_EQ(quant_check(TYPE_MXFP4, b, 32), -ERR_BAD_FILE);
 }
 
-/* Scales and minima 1..8 and 10..17 times 4 + j, chosen so that every bit of the packing is used. */
-static const int k_scales[8] = {1, 22, 43, 63, 4, 25, 46, 60}, k_minima[8] = {9, 30, 51, 8, 29, 50, 7, 63};
+/* Scales and minima 1..8 and 10..17 times 4 + j, chosen so that every bit of the packing is
+   used. */
+static const int k_scales[8] = {1, 22, 43, 63, 4, 25, 46, 60},
+		 k_minima[8] = {9, 30, 51, 8, 29, 50, 7, 63};
 
-/* The packing of the 6-bit pairs: low 6 bits of the first four in bytes 0..7, then nibbles. */
+/* The packing of the 6-bit pairs: low 6 bits of the first four in bytes 0..7,
+   then nibbles. */
 static void k_pack(uint8_t *s)
 {
 	for (int j = 0; j < 4; j++) {
@@ -139,7 +148,8 @@ static void k_blocks(void)
 		q5[i] = (int)random_below(&seed, 32);
 		q4[i] = q5[i] & 15;
 	}
-	/* Value i: 64 share 32 bytes, the first half of them low nibbles; high bits by 32s. */
+	/* Value i: 64 share 32 bytes, the first half of them low nibbles; high bits
+	   by 32s. */
 	for (int i = 0; i < 256; i++) {
 		const int byte = i / 64 * 32 + i % 32, shift = i / 32 % 2 * 4;
 		b4[16 + byte] = (uint8_t)(b4[16 + byte] | q4[i] << shift);
@@ -148,10 +158,12 @@ static void k_blocks(void)
 	}
 	decode(TYPE_Q4_K, b4, x);
 	for (int i = 0; i < 256; i++)
-		EXPECT(x[i] == 0.5f * (float)(k_scales[i / 32] * q4[i]) - 0.25f * (float)k_minima[i / 32]);
+		EXPECT(x[i] == 0.5f * (float)(k_scales[i / 32] * q4[i]) -
+				       0.25f * (float)k_minima[i / 32]);
 	decode(TYPE_Q5_K, b5, x);
 	for (int i = 0; i < 256; i++)
-		EXPECT(x[i] == 0.5f * (float)(k_scales[i / 32] * q5[i]) - 0.25f * (float)k_minima[i / 32]);
+		EXPECT(x[i] == 0.5f * (float)(k_scales[i / 32] * q5[i]) -
+				       0.25f * (float)k_minima[i / 32]);
 }
 
 static void q6_k(void)
@@ -164,10 +176,11 @@ static void q6_k(void)
 	for (int i = 0; i < 16; i++)
 		b[192 + i] = (uint8_t)(i * 17 - 128);
 	for (int i = 0; i < 256; i++) {
-		/* Of 128 values the quarters of 32 take: low nibbles of 64 bytes, then high ones; two
-		   more bits each from one of 32 bytes. */
+		/* Of 128 values the quarters of 32 take: low nibbles of 64 bytes, then high
+		   ones; two more bits each from one of 32 bytes. */
 		const int half = i / 128, quarter = i / 32 % 4, l = i % 32;
-		const int low = 64 * half + quarter % 2 * 32 + l, high = 128 + 32 * half + l;
+		const int low = 64 * half + quarter % 2 * 32 + l,
+			  high = 128 + 32 * half + l;
 		q[i] = (int)random_below(&seed, 64);
 		b[low] = (uint8_t)(b[low] | (q[i] & 15) << (quarter / 2 * 4));
 		b[high] = (uint8_t)(b[high] | (q[i] >> 4) << (2 * quarter));
@@ -181,9 +194,10 @@ static void bad_scales(void)
 {
 	static const struct {
 		uint32_t type, at, second;
-	} where[] = {{TYPE_Q4_0, 0, 0}, {TYPE_Q4_1, 0, 2}, {TYPE_Q5_0, 0, 0}, {TYPE_Q5_1, 0, 2},
-		     {TYPE_Q8_0, 0, 0}, {TYPE_Q4_K, 0, 2}, {TYPE_Q5_K, 0, 2}, {TYPE_Q6_K, 208, 208},
-		     {TYPE_IQ4_NL, 0, 0}, {TYPE_F16, 0, 0}};
+	} where[] = {{TYPE_Q4_0, 0, 0}, {TYPE_Q4_1, 0, 2},     {TYPE_Q5_0, 0, 0},
+		     {TYPE_Q5_1, 0, 2}, {TYPE_Q8_0, 0, 0},     {TYPE_Q4_K, 0, 2},
+		     {TYPE_Q5_K, 0, 2}, {TYPE_Q6_K, 208, 208}, {TYPE_IQ4_NL, 0, 0},
+		     {TYPE_F16, 0, 0}};
 	static const uint8_t bad[][2] = {{H_INF}, {H_NAN}, {0x00, 0xfc}};
 	const struct device_plan plan = fixture_plan();
 	struct device *device = NULL;
@@ -196,20 +210,25 @@ static void bad_scales(void)
 			const size_t last = 1024 / weight_type_elements(where[i].type) - 1;
 			EXPECT_EQ(quant_check(where[i].type, data, 1024), 0);
 			memcpy(data + last * weight_type_bytes(where[i].type) +
-				       (k % 2 ? where[i].second : where[i].at), bad[k / 2], 2);
-			EXPECT_EQ(ops_cpu()->weight_make(device, where[i].type, WEIGHT_MATMUL, 2, 512,
-							 data, &w), -ERR_BAD_FILE);
+				       (k % 2 ? where[i].second : where[i].at),
+			       bad[k / 2], 2);
+			EXPECT_EQ(ops_cpu()->weight_make(device, where[i].type,
+							 WEIGHT_MATMUL, 2, 512, data, &w),
+				  -ERR_BAD_FILE);
 			free(data);
 		}
 	const float values[32] = {INFINITY};
-	EXPECT_EQ(ops_cpu()->weight_make(device, TYPE_F32, WEIGHT_VECTOR, 1, 32, values, &w),
-		  -ERR_BAD_FILE);
+	EXPECT_EQ(
+		ops_cpu()->weight_make(device, TYPE_F32, WEIGHT_VECTOR, 1, 32, values, &w),
+		-ERR_BAD_FILE);
 	EXPECT_EQ(ops_cpu()->weight_make(device, 15, WEIGHT_MATMUL, 1, 256, values, &w),
 		  -ERR_UNSUPPORTED);
-	EXPECT_EQ(ops_cpu()->weight_make(device, TYPE_Q4_0, WEIGHT_VECTOR, 1, 32, values, &w),
-		  -ERR_UNSUPPORTED);
-	EXPECT_EQ(ops_cpu()->weight_make(device, TYPE_Q4_0, WEIGHT_MATMUL, 1, 33, values, &w),
-		  -ERR_OUT_OF_RANGE);
+	EXPECT_EQ(
+		ops_cpu()->weight_make(device, TYPE_Q4_0, WEIGHT_VECTOR, 1, 32, values, &w),
+		-ERR_UNSUPPORTED);
+	EXPECT_EQ(
+		ops_cpu()->weight_make(device, TYPE_Q4_0, WEIGHT_MATMUL, 1, 33, values, &w),
+		-ERR_OUT_OF_RANGE);
 	ops_cpu()->device_close(&device);
 	EXPECT(device == NULL && w == NULL);
 }
@@ -223,21 +242,26 @@ static void rows_back(void)
 	static float want[ROWS * COLUMNS], got[ROWS * COLUMNS];
 	REQUIRE(ops_cpu()->device_open(&plan, &device) == 0);
 	for (uint32_t type = 0; type < 40; type++)
-		for (int use = WEIGHT_MATMUL; weight_type_elements(type) && use <= WEIGHT_BOTH; use++) {
+		for (int use = WEIGHT_MATMUL;
+		     weight_type_elements(type) && use <= WEIGHT_BOTH; use++) {
 			uint64_t seed = type;
 			uint8_t *data = random_weight(&seed, type, ROWS * COLUMNS, 1);
 			struct weight *w = NULL;
 			quant_decode(type, data, ROWS * COLUMNS, want);
-			EXPECT_EQ(ops_cpu()->weight_make(device, type, use, ROWS, COLUMNS, data, &w), 0);
+			EXPECT_EQ(ops_cpu()->weight_make(device, type, use, ROWS, COLUMNS,
+							 data, &w),
+				  0);
 			free(data);
 			EXPECT_EQ(ops_cpu()->weight_rows(device, w, 0, ROWS, got), 0);
 			int same = 1;
 			for (int i = 0; i < ROWS * COLUMNS; i++)
-				same &= want[i] == got[i]; /* the sign of a zero may differ */
+				same &= want[i] ==
+					got[i]; /* the sign of a zero may differ */
 			EXPECT(same);
 			EXPECT_EQ(ops_cpu()->weight_rows(device, w, 36, 1, got), 0);
 			EXPECT(got[5] == want[36 * COLUMNS + 5]);
-			EXPECT_EQ(ops_cpu()->weight_rows(device, w, 36, 2, got), -ERR_OUT_OF_RANGE);
+			EXPECT_EQ(ops_cpu()->weight_rows(device, w, 36, 2, got),
+				  -ERR_OUT_OF_RANGE);
 			EXPECT(ops_cpu()->weight_bytes(w) >= ROWS * COLUMNS / 2);
 			ops_cpu()->weight_free(device, &w);
 			EXPECT(w == NULL);
@@ -249,7 +273,8 @@ static void rows_back(void)
 static double e4m3(int code)
 {
 	const int exponent = code >> 3 & 15, fraction = code & 7;
-	const double x = exponent ? ldexp(8 + fraction, exponent - 10) : ldexp(fraction, -9);
+	const double x = exponent ? ldexp(8 + fraction, exponent - 10)
+				  : ldexp(fraction, -9);
 	return code & 0x80 ? -x : x;
 }
 
@@ -302,7 +327,8 @@ static void half_formats(void)
 		if (exponent == 31)
 			wrong += (h & 1023) ? !isnan(x) : !isinf(x);
 		else
-			wrong += fabsf(x) != (exponent ? ldexpf((float)(1024 + (h & 1023)), exponent - 25)
+			wrong += fabsf(x) != (exponent ? ldexpf((float)(1024 + (h & 1023)),
+								exponent - 25)
 						       : ldexpf((float)(h & 1023), -24));
 		const float y = bf16_decode((uint16_t)h);
 		wrong += !isnan(x) && f16_encode(x) != h;
@@ -310,7 +336,8 @@ static void half_formats(void)
 	}
 	EXPECT_EQ(wrong, 0);
 	EXPECT(f16_encode(65519.0f) == 0x7bff && f16_encode(65520.0f) == 0x7c00);
-	EXPECT(f16_encode(1.00048828125f) == 0x3c00 && f16_encode(1.00146484375f) == 0x3c02);
+	EXPECT(f16_encode(1.00048828125f) == 0x3c00 &&
+	       f16_encode(1.00146484375f) == 0x3c02);
 	EXPECT(bf16_encode(1.00390625f) == 0x3f80 && bf16_encode(1.01171875f) == 0x3f82);
 	EXPECT(bf16_encode(3.4e38f) == 0x7f80 && isnan(bf16_decode(bf16_encode(NAN))));
 }

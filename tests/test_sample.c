@@ -1,6 +1,7 @@
 /*
- * Logits to tokens: each step of struct ops_sample against what it must do, exactly where it is
- * exact, by frequencies where it draws. The seeds are fixed, so a run either passes always or never.
+ * Logits to tokens: each step of struct ops_sample against what it must do, exactly where
+ * it is exact, by frequencies where it draws. The seeds are fixed, so a run either passes
+ * always or never.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -21,7 +22,7 @@ static struct ops_sample plain(void)
 				   .repetition = 1};
 }
 
-/* Samples `count` times with seeds seed, seed+1, …; `extra` are words of the extra area. */
+/* Samples `count` times with seeds seed, seed+1 ...; `extra`: words of the extra area. */
 static int draw(struct ops_sample s, uint32_t count, const uint32_t *extra, uint32_t words,
 		struct ops_sampled *out)
 {
@@ -39,7 +40,8 @@ static int draw(struct ops_sample s, uint32_t count, const uint32_t *extra, uint
 	b->bytes = b->extra_at + f.plan.extra_bytes_max;
 	if (words)
 		memcpy((uint8_t *)b + b->extra_at, extra, 4 * words);
-	/* The caller gives places from the start of the extras, plus 1 so that 0 is none. */
+	/* The caller gives places from the start of the extras, plus 1 so that 0
+	   is none. */
 	s.mask_at = s.mask_at ? b->extra_at + s.mask_at - 1 : 0;
 	s.counts_at = s.counts_at ? b->extra_at + s.counts_at - 1 : 0;
 	s.bias_at = s.bias_at ? b->extra_at + s.bias_at - 1 : 0;
@@ -51,7 +53,8 @@ static int draw(struct ops_sample s, uint32_t count, const uint32_t *extra, uint
 	free(b);
 	TRY(code);
 	for (uint32_t i = 0; i < count; i++)
-		TRY(f.ops->buffer_write(f.device, BUFFER_LOGITS, (size_t)i * VOCAB, VOCAB, logits));
+		TRY(f.ops->buffer_write(f.device, BUFFER_LOGITS, (size_t)i * VOCAB, VOCAB,
+					logits));
 	TRY(f.ops->sample(f.device));
 	return f.ops->wait(f.device, out, NULL);
 }
@@ -62,7 +65,8 @@ static void logits_make(uint64_t seed)
 		logits[i] = 2 * random_normal(&seed);
 }
 
-static struct ops_sampled draw_one(struct ops_sample s, const uint32_t *extra, uint32_t words)
+static struct ops_sampled draw_one(struct ops_sample s, const uint32_t *extra,
+				   uint32_t words)
 {
 	struct ops_sampled out = {.token = 12345};
 	EXPECT_EQ(draw(s, 1, extra, words, &out), 0);
@@ -108,7 +112,8 @@ static void alternatives(void)
 	s.top_count = OPS_TOP_MAX;
 	s.mask_at = 1;
 	const struct ops_sampled out = draw_one(s, mask, 4);
-	EXPECT_EQ(out.token, 12); /* the mask leaves one; the alternatives are those of the model */
+	EXPECT_EQ(out.token,
+		  12); /* the mask leaves one; the alternatives are those of the model */
 	EXPECT(fabs(out.logprob - (logits[12] - log_sum())) < 1e-5);
 	EXPECT_EQ(out.top_count, OPS_TOP_MAX);
 	EXPECT(out.top_token[0] == 3 && out.top_token[1] == 97);
@@ -116,14 +121,17 @@ static void alternatives(void)
 		uint32_t above = 0;
 		for (uint32_t k = 0; k < VOCAB; k++)
 			above += logits[k] > logits[out.top_token[i]] ||
-				 (logits[k] == logits[out.top_token[i]] && k < out.top_token[i]);
+				 (logits[k] == logits[out.top_token[i]] &&
+				  k < out.top_token[i]);
 		EXPECT_EQ(above, i);
-		EXPECT(fabs(out.top_logprob[i] - (logits[out.top_token[i]] - log_sum())) < 1e-5);
+		EXPECT(fabs(out.top_logprob[i] - (logits[out.top_token[i]] - log_sum())) <
+		       1e-5);
 	}
 }
 
 /* Frequencies of DRAWS draws. */
-static void count_draws(struct ops_sample s, const uint32_t *extra, uint32_t words, uint32_t *times)
+static void count_draws(struct ops_sample s, const uint32_t *extra, uint32_t words,
+			uint32_t *times)
 {
 	static struct ops_sampled out[AT_ONCE];
 	memset(times, 0, VOCAB * sizeof *times);
@@ -137,8 +145,9 @@ static void count_draws(struct ops_sample s, const uint32_t *extra, uint32_t wor
 	}
 }
 
-/* Chi-square of the draws against p (not normalised); tokens of p 0 must not have come. Its mean is
-   the number of cells less one, its deviation the root of twice that: five deviations are allowed. */
+/* Chi-square of the draws against p (not normalised); tokens of p 0 must not have come. Its
+   mean is the number of cells less one, its deviation the root of twice that: five
+   deviations are allowed. */
 static void judge(const uint32_t *times, const double *p, const char *what)
 {
 	double sum = 0, chi = 0, rest = 0, rest_times = 0;
@@ -295,7 +304,8 @@ static void bias_penalties_mask(void)
 	s.temperature = 0;
 	logits_make(7);
 	logits[10] = 8, logits[20] = 6, logits[30] = 5.5f, logits[40] = -3;
-	extra[4] = 10, extra[5] = 3, extra[6] = 20, extra[7] = 1, extra[8] = 30, extra[9] = 0;
+	extra[4] = 10, extra[5] = 3, extra[6] = 20, extra[7] = 1, extra[8] = 30,
+	extra[9] = 0;
 	s.counts_at = 1 + 16, s.count_count = 3;
 	EXPECT_EQ(draw_one(s, extra, 16).token, 10); /* counts without penalties */
 	s.repetition = 1.25f; /* 6.4, 4.8, 5.5 */
@@ -324,7 +334,8 @@ static void bias_penalties_mask(void)
 	extra[0] = extra[1] = extra[2] = extra[3] = 0;
 	extra[0] = 1u << 10, extra[1] = 1u << 8; /* 10 and 40 */
 	logits[10] = -3.5f;
-	s.bias_count = 0, s.bias_at = 0, s.counts_at = 1 + 16, s.count_count = 1, s.repetition = 2;
+	s.bias_count = 0, s.bias_at = 0, s.counts_at = 1 + 16, s.count_count = 1,
+	s.repetition = 2;
 	extra[4] = 40, extra[5] = 1;
 	EXPECT_EQ(draw_one(s, extra, 16).token, 10);
 	extra[0] = extra[1] = extra[2] = extra[3] = 0;
@@ -358,7 +369,8 @@ static void draws_repeat(void)
 int main(void)
 {
 	struct device_plan p = fixture_plan();
-	const struct fixture_options o = {.matmul_type = TYPE_F32, .embedding_type = TYPE_F32};
+	const struct fixture_options o = {.matmul_type = TYPE_F32,
+					  .embedding_type = TYPE_F32};
 	p.vocab = VOCAB;
 	p.threads = 2;
 	fixture_open(&f, &p, &o, 1);

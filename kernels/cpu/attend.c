@@ -1,12 +1,12 @@
 /*
  * RoPE, the writing of pages, and attention over them.
  *
- * Attention is a fold over partitions in ascending order (K2). With many units of work (tiles of rows
- * x KV heads) a thread takes a unit and folds its partitions one after the other, so a unit needs
- * room for two partials however long the context is. With few units (decoding few sequences over a
- * long context) the partitions are computed side by side, stored, and folded after: the same sums in
- * the same order. If the stored partials would not fit their room (PARTIAL_BYTES_MAX), the first way
- * is taken.
+ * Attention is a fold over partitions in ascending order (K2). With many units of work
+ * (tiles of rows x KV heads) a thread takes a unit and folds its partitions one after the
+ * other, so a unit needs room for two partials however long the context is. With few units
+ * (decoding few sequences over a long context) the partitions are computed side by side,
+ * stored, and folded after: the same sums in the same order. If the stored partials would
+ * not fit their room (PARTIAL_BYTES_MAX), the first way is taken.
  */
 #include <math.h>
 #include <string.h>
@@ -38,7 +38,8 @@ static void rope_fill(struct device *d, struct rope_set *set)
 	}
 }
 
-/* The turns of the batch's rows for a layer, made once per batch for each set of parameters. */
+/* The turns of the batch's rows for a layer, made once per batch for each set of
+   parameters. */
 static const struct rope_set *rope_find(struct device *d, const struct ops_layer *l)
 {
 	for (uint32_t i = 0; i < d->rope_count; i++) {
@@ -102,15 +103,17 @@ static void row_write(const struct rope_job *j, uint32_t row, uint32_t sequence)
 	for (uint32_t h = 0; h < p->kv_heads; h++) {
 		const size_t from = ((size_t)row * p->kv_heads + h) * p->head;
 		const struct page_place at_page = page_place_of(p, g, j->l->layer, h);
-		const float *k = d->buffer[BUFFER_K] + from, *v = d->buffer[BUFFER_V] + from;
+		const float *k = d->buffer[BUFFER_K] + from,
+			    *v = d->buffer[BUFFER_V] + from;
 		float smoothed[HEAD_MAX];
 		if (j->l->smooth && p->kv == KV_INT8) {
 			for (uint32_t i = 0; i < p->head; i++)
-				smoothed[i] = k[i] / weight_floats(j->l->smooth)[h * p->head + i];
+				smoothed[i] = k[i] /
+					      weight_floats(j->l->smooth)[h * p->head + i];
 			k = smoothed;
 		}
-		d->leaf.encode_k(p->kv, k, p->head, token, p->page_tokens, base + at_page.block,
-				 base + at_page.scales);
+		d->leaf.encode_k(p->kv, k, p->head, token, p->page_tokens,
+				 base + at_page.block, base + at_page.scales);
 		d->leaf.encode_v(p->kv, v, p->head, token, p->page_tokens,
 				 base + at_page.block + at_page.block_bytes,
 				 base + at_page.scales + lines);
@@ -125,10 +128,10 @@ static void rope_item(void *argument, uint32_t item, uint32_t thread)
 	const struct tile *t = &d->tiles[item];
 	(void)thread;
 	for (uint32_t row = t->row_first; row < t->row_first + t->row_count; row++) {
-		heads_turn(j, d->buffer[BUFFER_Q] + (size_t)row * p->heads * p->head, p->heads, row,
-			   j->l->q_norm);
-		heads_turn(j, d->buffer[BUFFER_K] + (size_t)row * p->kv_heads * p->head, p->kv_heads,
-			   row, j->l->k_norm);
+		heads_turn(j, d->buffer[BUFFER_Q] + (size_t)row * p->heads * p->head,
+			   p->heads, row, j->l->q_norm);
+		heads_turn(j, d->buffer[BUFFER_K] + (size_t)row * p->kv_heads * p->head,
+			   p->kv_heads, row, j->l->k_norm);
 		if (row_sound(d, row))
 			row_write(j, row, t->sequence);
 	}
@@ -149,8 +152,9 @@ int cpu_rope_write(struct device *d, const struct ops_layer *l)
 {
 	const uint32_t head = d->plan.head;
 	TRY(layer_check(d, l));
-	if (l->rope_dims > head || l->rope_dims % 2 != 0 || (unsigned)l->rope > ROPE_HALVES ||
-	    (l->q_norm && !is_vector(l->q_norm, head)) || (l->k_norm && !is_vector(l->k_norm, head)) ||
+	if (l->rope_dims > head || l->rope_dims % 2 != 0 ||
+	    (unsigned)l->rope > ROPE_HALVES || (l->q_norm && !is_vector(l->q_norm, head)) ||
+	    (l->k_norm && !is_vector(l->k_norm, head)) ||
 	    (l->rope_factors && !is_vector(l->rope_factors, l->rope_dims / 2)))
 		return -ERR_BAD_ARG;
 	struct rope_job j = {d, l, rope_find(d, l)};
@@ -205,18 +209,20 @@ static void queries_scale(const struct attend_all *a, const struct unit *u, floa
 	const struct device *d = a->d;
 	const uint32_t head = d->plan.head, n = a->shared * head;
 	const float *smooth = a->l->smooth && d->plan.kv == KV_INT8
-				      ? weight_floats(a->l->smooth) + u->kv_head * head : NULL;
+				      ? weight_floats(a->l->smooth) + u->kv_head * head
+				      : NULL;
 	for (uint32_t i = 0; i < u->tile->row_count; i++) {
 		const float *q = d->buffer[BUFFER_Q] +
 				 ((size_t)(u->tile->row_first + i) * d->plan.heads +
 				  u->kv_head * a->shared) * head;
 		for (uint32_t k = 0; k < n; k++, out++)
-			*out = (smooth ? q[k] * smooth[k % head] : q[k]) * a->l->attention_scale;
+			*out = (smooth ? q[k] * smooth[k % head] : q[k]) *
+			       a->l->attention_scale;
 	}
 }
 
-/* The pages of one partition. Where it begins before the sequence's first page its place is taken
-   by that page: no row sees those positions. */
+/* The pages of one partition. Where it begins before the sequence's first page its place is
+   taken by that page: no row sees those positions. */
 static void pages_set(const struct attend_all *a, const struct unit *u, uint32_t partition,
 		      struct attend_job *job, const uint8_t **pages)
 {
@@ -230,7 +236,9 @@ static void pages_set(const struct attend_all *a, const struct unit *u, uint32_t
 	for (uint32_t i = 0; i < count; i++) {
 		const uint32_t position = partition * OPS_PARTITION + i * p->page_tokens;
 		const uint32_t first = s->page_position[a->l->group];
-		const uint32_t index = position < first ? 0 : (position - first) / p->page_tokens;
+		const uint32_t index = position < first
+					       ? 0
+					       : (position - first) / p->page_tokens;
 		const uint32_t page = d->pages[s->page_first[a->l->group] + index].page;
 		pages[i] = g->pages + g->page_bytes * page + at.block;
 		scales[i] = g->pages + g->page_bytes * page + at.scales;
@@ -240,8 +248,9 @@ static void pages_set(const struct attend_all *a, const struct unit *u, uint32_t
 	job->v_offset = at.block_bytes;
 }
 
-static void partition_attend(const struct attend_all *a, const struct unit *u, uint32_t partition,
-			     uint32_t thread, const float *q, struct partial out)
+static void partition_attend(const struct attend_all *a, const struct unit *u,
+			     uint32_t partition, uint32_t thread, const float *q,
+			     struct partial out)
 {
 	struct device *d = a->d;
 	const uint32_t base = partition * OPS_PARTITION, head = d->plan.head;
@@ -265,8 +274,10 @@ static void partition_attend(const struct attend_all *a, const struct unit *u, u
 	d->leaf.attend(&job);
 }
 
-/* to = to merged with from, which is of later positions. What saw nothing changes nothing. */
-static void partial_merge(struct partial to, struct partial from, uint32_t vectors, uint32_t head)
+/* to = to merged with from, which is of later positions. What saw nothing
+   changes nothing. */
+static void partial_merge(struct partial to, struct partial from, uint32_t vectors,
+			  uint32_t head)
 {
 	for (uint32_t x = 0; x < vectors; x++, to.o += head, from.o += head) {
 		if (from.m[x] == -INFINITY)
@@ -302,7 +313,9 @@ static int unit_refuse(const struct attend_all *a, const struct unit *u)
 	const uint32_t n = a->shared * a->d->plan.head;
 	for (uint32_t i = 0; i < u->tile->row_count; i++)
 		memset(a->d->buffer[BUFFER_A] +
-			       ((size_t)(u->tile->row_first + i) * a->d->plan.kv_heads + u->kv_head) * n,
+			       ((size_t)(u->tile->row_first + i) * a->d->plan.kv_heads +
+				u->kv_head) *
+				       n,
 		       0, n * sizeof(float));
 	return 1;
 }
@@ -330,7 +343,8 @@ static struct partial stored(const struct attend_all *a, uint32_t unit, uint32_t
 			     uint32_t vectors)
 {
 	const size_t size = (size_t)TILE_ROWS * a->shared * (a->d->plan.head + 2);
-	return partial_at(a->d->partials + ((size_t)unit * a->partitions + index) * size, vectors);
+	return partial_at(a->d->partials + ((size_t)unit * a->partitions + index) * size,
+			  vectors);
 }
 
 static void partition_item(void *argument, uint32_t item, uint32_t thread)
@@ -342,7 +356,8 @@ static void partition_item(void *argument, uint32_t item, uint32_t thread)
 		return;
 	float *const q = a->d->thread_room + thread * a->d->thread_floats;
 	queries_scale(a, &u, q);
-	partition_attend(a, &u, u.first + index, thread, q, stored(a, unit, index, u.vectors));
+	partition_attend(a, &u, u.first + index, thread, q,
+			 stored(a, unit, index, u.vectors));
 }
 
 static void fold_units(const struct attend_all *a, uint32_t count)
@@ -353,7 +368,8 @@ static void fold_units(const struct attend_all *a, uint32_t count)
 			continue;
 		const struct partial all = stored(a, i, 0, u.vectors);
 		for (uint32_t k = 1; k <= u.last - u.first; k++)
-			partial_merge(all, stored(a, i, k, u.vectors), u.vectors, a->d->plan.head);
+			partial_merge(all, stored(a, i, k, u.vectors), u.vectors,
+				      a->d->plan.head);
 		unit_finish(a, &u, all);
 	}
 }

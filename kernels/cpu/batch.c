@@ -1,8 +1,9 @@
 /*
  * The batch block: copied, checked, then made current.
  *
- * The check is on the copy, so what was checked is what is used. A refusal leaves the batch before it
- * in place: the copy goes into the second of two rooms, and they change places at the end.
+ * The check is on the copy, so what was checked is what is used. A refusal leaves the batch
+ * before it in place: the copy goes into the second of two rooms, and they change places at
+ * the end.
  */
 #include <math.h>
 #include <string.h>
@@ -17,7 +18,8 @@ static size_t up_to_8(size_t x)
 size_t batch_bytes_max(const struct device_plan *p)
 {
 	/* Each array may be followed by padding to 8. */
-	return sizeof(struct ops_batch) + up_to_8((size_t)p->rows_max * sizeof(struct ops_row)) +
+	return sizeof(struct ops_batch) +
+	       up_to_8((size_t)p->rows_max * sizeof(struct ops_row)) +
 	       up_to_8((size_t)p->sequences_max * sizeof(struct ops_sequence)) +
 	       up_to_8((size_t)p->pages_max * sizeof(struct ops_page)) +
 	       up_to_8((size_t)p->samples_max * sizeof(struct ops_sample)) +
@@ -38,7 +40,8 @@ struct view {
 /* Whether `count` items of `size` bytes at `at` lie in the block, after the header. */
 static int span_valid(const struct ops_batch *b, uint32_t at, uint32_t count, size_t size)
 {
-	return at % 8 == 0 && at >= sizeof *b && at <= b->bytes && count <= (b->bytes - at) / size;
+	return at % 8 == 0 && at >= sizeof *b && at <= b->bytes &&
+	       count <= (b->bytes - at) / size;
 }
 
 static int header_valid(const struct ops_batch *b, const struct device_plan *p)
@@ -50,7 +53,8 @@ static int header_valid(const struct ops_batch *b, const struct device_plan *p)
 	if (!span_valid(b, b->row_at, b->row_count, sizeof(struct ops_row)) ||
 	    !span_valid(b, b->sequence_at, b->sequence_count, sizeof(struct ops_sequence)))
 		return 0;
-	if (b->page_count && !span_valid(b, b->page_at, b->page_count, sizeof(struct ops_page)))
+	if (b->page_count &&
+	    !span_valid(b, b->page_at, b->page_count, sizeof(struct ops_page)))
 		return 0;
 	if (b->sample_count &&
 	    !span_valid(b, b->sample_at, b->sample_count, sizeof(struct ops_sample)))
@@ -64,26 +68,28 @@ static int rows_valid(const struct view *v, uint32_t index)
 {
 	const struct ops_sequence *s = &v->sequences[index];
 	const uint32_t count = v->batch->row_count;
-	if (s->row_count == 0 || s->row_first >= count || s->row_count > count - s->row_first)
+	if (s->row_count == 0 || s->row_first >= count ||
+	    s->row_count > count - s->row_first)
 		return 0;
 	const struct ops_row *r = &v->rows[s->row_first];
 	for (uint32_t i = 0; i < s->row_count; i++)
 		if (r[i].sequence != index || r[i].token >= v->plan->vocab ||
-		    r[i].position >= v->plan->context || r[i].position - r[0].position != i ||
-		    r[i].phase > 1)
+		    r[i].position >= v->plan->context ||
+		    r[i].position - r[0].position != i || r[i].phase > 1)
 			return 0;
 	return 1;
 }
 
-/* The sequence's pages of one group: within the array, of the group, and under all its rows. */
+/* The sequence's pages of one group: within the array, of the group, and under all its
+   rows. */
 static int pages_valid(const struct view *v, const struct ops_sequence *s, uint32_t group)
 {
 	const uint32_t tokens = v->plan->page_tokens;
 	const uint32_t first = s->page_first[group], count = s->page_count[group];
 	if (group >= v->plan->group_count)
 		return count == 0;
-	if (count == 0 || first >= v->batch->page_count || count > v->batch->page_count - first ||
-	    s->page_position[group] % tokens != 0)
+	if (count == 0 || first >= v->batch->page_count ||
+	    count > v->batch->page_count - first || s->page_position[group] % tokens != 0)
 		return 0;
 	for (uint32_t i = first; i < first + count; i++)
 		if (v->pages[i].group != group ||
@@ -108,7 +114,8 @@ static int sequences_valid(const struct view *v)
 				return 0;
 		rows += s->row_count;
 	}
-	/* A row names one sequence, so equal numbers mean that each row is in exactly one. */
+	/* A row names one sequence, so equal numbers mean that each row is in
+	   exactly one. */
 	return rows == v->batch->row_count;
 }
 
@@ -135,7 +142,8 @@ static int pairs_valid(const struct view *v, uint32_t at, uint32_t count, int is
 	for (uint32_t i = 0; i < count; i++) {
 		float value;
 		memcpy(&value, pair + 2 * i + 1, sizeof value);
-		if (pair[2 * i] >= v->plan->vocab || (i > 0 && pair[2 * i] <= pair[2 * i - 2]))
+		if (pair[2 * i] >= v->plan->vocab ||
+		    (i > 0 && pair[2 * i] <= pair[2 * i - 2]))
 			return 0;
 		/* Minus infinity bans a token; NaN and plus infinity are nothing. */
 		if (is_bias && !(value <= 3.4028234e38f))
@@ -150,8 +158,8 @@ static int sample_valid(const struct view *v, const struct ops_sample *s)
 		return 0;
 	if (!between(s->temperature, 0, 100) || !(s->top_p > 0 && s->top_p <= 1) ||
 	    !(s->min_p >= 0 && s->min_p < 1) || !(s->typical > 0 && s->typical <= 1) ||
-	    !(s->repetition > 0 && s->repetition <= 1e6f) || !between(s->presence, -1e6f, 1e6f) ||
-	    !between(s->frequency, -1e6f, 1e6f))
+	    !(s->repetition > 0 && s->repetition <= 1e6f) ||
+	    !between(s->presence, -1e6f, 1e6f) || !between(s->frequency, -1e6f, 1e6f))
 		return 0;
 	if (s->mask_at && !extra_valid(v, s->mask_at, (v->plan->vocab + 31) / 32, 4))
 		return 0;

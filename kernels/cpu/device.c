@@ -10,9 +10,17 @@
 
 /* Limits of a plan, far above any model, so that no product below overflows 64 bits. */
 enum {
-	WIDTH_MAX = 1 << 16, FF_MAX = 1 << 20, HEADS_MAX = 1 << 12, VOCAB_MAX = 1 << 22,
-	LAYERS_MAX = 1 << 12, PAGES_MAX = 1 << 28, ROWS_MAX = 1 << 16, SAMPLES_MAX = 1 << 16,
-	CONTEXT_MAX = 1 << 26, BATCH_PAGES_MAX = 1 << 26, EXTRA_MAX = 1 << 30
+	WIDTH_MAX = 1 << 16,
+	FF_MAX = 1 << 20,
+	HEADS_MAX = 1 << 12,
+	VOCAB_MAX = 1 << 22,
+	LAYERS_MAX = 1 << 12,
+	PAGES_MAX = 1 << 28,
+	ROWS_MAX = 1 << 16,
+	SAMPLES_MAX = 1 << 16,
+	CONTEXT_MAX = 1 << 26,
+	BATCH_PAGES_MAX = 1 << 26,
+	EXTRA_MAX = 1 << 30
 };
 
 static int within(uint32_t x, uint32_t low, uint32_t high)
@@ -29,17 +37,21 @@ static int plan_head_valid(const struct device_plan *p)
 
 static int plan_valid(const struct device_plan *p)
 {
-	if (!plan_head_valid(p) || !within(p->width, 1, WIDTH_MAX) || !within(p->ff, 1, FF_MAX) ||
-	    !within(p->vocab, 1, VOCAB_MAX) || !within(p->group_count, 1, OPS_GROUP_MAX))
+	if (!plan_head_valid(p) || !within(p->width, 1, WIDTH_MAX) ||
+	    !within(p->ff, 1, FF_MAX) || !within(p->vocab, 1, VOCAB_MAX) ||
+	    !within(p->group_count, 1, OPS_GROUP_MAX))
 		return 0;
-	if (p->page_tokens == 0 || p->page_tokens % 16 != 0 || OPS_PARTITION % p->page_tokens != 0)
+	if (p->page_tokens == 0 || p->page_tokens % 16 != 0 ||
+	    OPS_PARTITION % p->page_tokens != 0)
 		return 0;
 	for (uint32_t g = 0; g < p->group_count; g++)
 		if (!within(p->group[g].layers, 1, LAYERS_MAX) ||
 		    !within(p->group[g].page_count, 1, PAGES_MAX))
 			return 0;
-	return within(p->rows_max, 1, ROWS_MAX) && within(p->sequences_max, 1, p->rows_max) &&
-	       within(p->samples_max, 1, SAMPLES_MAX) && within(p->pages_max, 1, BATCH_PAGES_MAX) &&
+	return within(p->rows_max, 1, ROWS_MAX) &&
+	       within(p->sequences_max, 1, p->rows_max) &&
+	       within(p->samples_max, 1, SAMPLES_MAX) &&
+	       within(p->pages_max, 1, BATCH_PAGES_MAX) &&
 	       within(p->context, 1, CONTEXT_MAX) && p->extra_bytes_max <= EXTRA_MAX &&
 	       within(p->kv, KV_FP8, KV_F32) && within(p->act, ACT_AUTO, ACT_I8_ROW) &&
 	       within(p->isa, ISA_AUTO, ISA_AVX512) && p->threads <= POOL_THREADS_MAX &&
@@ -65,10 +77,12 @@ static void sizes_set(struct device *d)
 	d->buffer_floats[BUFFER_K] = d->buffer_floats[BUFFER_V] = rows * kv;
 	d->buffer_floats[BUFFER_F] = rows * p->ff;
 	d->buffer_floats[BUFFER_LOGITS] = (size_t)p->samples_max * p->vocab;
-	d->act_columns = (uint32_t)(largest(largest(p->width, p->ff), queries) + 31) / 32 * 32;
+	d->act_columns = (uint32_t)(largest(largest(p->width, p->ff), queries) + 31) / 32 *
+			 32;
 	d->block_bytes = batch_bytes_max(p);
 	d->attend_floats = leaf_scratch_floats(TILE_ROWS, p->heads / p->kv_heads, p->head);
-	/* The scaled queries, a partition's partial, the running one, the leaf's own room. */
+	/* The scaled queries, a partition's partial, the running one, the leaf's
+	   own room. */
 	d->thread_floats = (shared * (3 * p->head + 4) + d->attend_floats + 15) / 16 * 16;
 	d->partial_count = PARTIAL_BYTES_MAX / ((p->head + 2) * sizeof(float));
 	if (d->partial_count > 4 * d->threads * shared * partitions)
@@ -77,8 +91,8 @@ static void sizes_set(struct device *d)
 	for (uint32_t g = 0; g < p->group_count; g++) {
 		d->group[g].layers = p->group[g].layers;
 		d->group[g].page_count = p->group[g].page_count;
-		d->group[g].page_bytes = ops_page_bytes(p->kv, p->group[g].layers, p->kv_heads,
-							p->head, p->page_tokens);
+		d->group[g].page_bytes = ops_page_bytes(
+			p->kv, p->group[g].layers, p->kv_heads, p->head, p->page_tokens);
 	}
 }
 
@@ -115,12 +129,14 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 		list[n++] = (struct piece){&d->rope[i].turns, rows * p->head * f, 0};
 	list[n++] = (struct piece){&d->thread_room, d->threads * d->thread_floats * f, 0};
 	list[n++] = (struct piece){&d->partials, d->partial_count * (p->head + 2) * f, 0};
-	list[n++] = (struct piece){&d->page_room,
-				   d->threads * 2 * (OPS_PARTITION / 16) * sizeof(uint8_t *), 0};
+	list[n++] = (struct piece){
+		&d->page_room, d->threads * 2 * (OPS_PARTITION / 16) * sizeof(uint8_t *),
+		0};
 	list[n++] = (struct piece){&d->logit_room, d->threads * d->logit_floats * f, 0};
 	for (uint32_t g = 0; g < p->group_count; g++) {
 		list[n++] = (struct piece){&d->group[g].pages,
-					   d->group[g].page_bytes * d->group[g].page_count, 1};
+					   d->group[g].page_bytes * d->group[g].page_count,
+					   1};
 		list[n++] = (struct piece){&d->group[g].tags,
 					   (size_t)8 * d->group[g].page_count, 1};
 	}
@@ -226,8 +242,9 @@ static uint32_t cpu_device_threads(const struct device *d)
 	return d->threads;
 }
 
-static int cpu_weight_make(struct device *d, uint32_t type, enum weight_use use, uint32_t rows,
-			   uint32_t columns, const void *data, struct weight **out)
+static int cpu_weight_make(struct device *d, uint32_t type, enum weight_use use,
+			   uint32_t rows, uint32_t columns, const void *data,
+			   struct weight **out)
 {
 	return pack_make(&d->chunks, type, use, rows, columns, data, out);
 }
@@ -259,13 +276,16 @@ static int cpu_weight_rows(struct device *d, const struct weight *w, uint32_t ro
 		return -ERR_OUT_OF_RANGE;
 	for (uint32_t i = 0; i < row_count; i++)
 		for (uint32_t k = 0; k < w->columns; k += ROW_CHUNK) {
-			const uint32_t n = w->columns - k < ROW_CHUNK ? w->columns - k : ROW_CHUNK;
-			row_floats(w, row_first + i, k, n, out + (size_t)i * w->columns + k);
+			const uint32_t n = w->columns - k < ROW_CHUNK ? w->columns - k
+								      : ROW_CHUNK;
+			row_floats(w, row_first + i, k, n,
+				   out + (size_t)i * w->columns + k);
 		}
 	return 0;
 }
 
-static int buffer_check(const struct device *d, enum ops_buffer buffer, size_t offset, size_t count)
+static int buffer_check(const struct device *d, enum ops_buffer buffer, size_t offset,
+			size_t count)
 {
 	if ((unsigned)buffer >= BUFFER_COUNT || offset > d->buffer_floats[buffer] ||
 	    count > d->buffer_floats[buffer] - offset)
@@ -273,16 +293,16 @@ static int buffer_check(const struct device *d, enum ops_buffer buffer, size_t o
 	return 0;
 }
 
-static int cpu_buffer_write(struct device *d, enum ops_buffer buffer, size_t offset, size_t count,
-			    const float *from)
+static int cpu_buffer_write(struct device *d, enum ops_buffer buffer, size_t offset,
+			    size_t count, const float *from)
 {
 	TRY(buffer_check(d, buffer, offset, count));
 	memcpy(d->buffer[buffer] + offset, from, count * sizeof *from);
 	return 0;
 }
 
-static int cpu_buffer_read(struct device *d, enum ops_buffer buffer, size_t offset, size_t count,
-			   float *to)
+static int cpu_buffer_read(struct device *d, enum ops_buffer buffer, size_t offset,
+			   size_t count, float *to)
 {
 	TRY(buffer_check(d, buffer, offset, count));
 	memcpy(to, d->buffer[buffer] + offset, count * sizeof *to);

@@ -1,8 +1,8 @@
 /*
- * The CPU device's own state, and what its files share: device.c (life, weights, buffers), pack.c
- * (weights into memory), batch.c (the block's checks), step.c (matmuls and norms), attend.c (RoPE,
- * pages' rows, attention), pages.c (pages and tags), sample.c (logits to tokens). Private to
- * kernels/cpu/.
+ * The CPU device's own state, and what its files share: device.c (life, weights, buffers),
+ * pack.c (weights into memory), batch.c (the block's checks), step.c (matmuls and norms),
+ * attend.c (RoPE, pages' rows, attention), pages.c (pages and tags), sample.c (logits to
+ * tokens). Private to kernels/cpu/.
  *
  * Every buffer is sized by the plan at device_open; a step allocates nothing.
  */
@@ -13,14 +13,15 @@
 #include "kernels/cpu/pool.h"
 
 enum {
-	TILE_ROWS = 16,      /* rows of one sequence that attention takes together */
-	ROPE_SETS = 4,       /* distinct rotary parameters kept for a batch */
-	HEAD_MAX = 512,      /* values of a head */
-	PARTIAL_BYTES_MAX = 16 << 20 /* of stored partials; beyond it partitions are folded in turn */
+	TILE_ROWS = 16, /* rows of one sequence that attention takes together */
+	ROPE_SETS = 4, /* distinct rotary parameters kept for a batch */
+	HEAD_MAX = 512, /* values of a head */
+	PARTIAL_BYTES_MAX =
+		16 << 20 /* of stored partials; beyond it partitions are folded in turn */
 };
 
-/* Rows of one sequence whose positions share a tile of 16 tokens: no two tiles of a sequence write
-   the same tile of a page, and each lies within one partition. */
+/* Rows of one sequence whose positions share a tile of 16 tokens: no two tiles of a
+   sequence write the same tile of a page, and each lies within one partition. */
 struct tile {
 	uint32_t sequence, row_first, row_count;
 };
@@ -88,8 +89,8 @@ struct device {
 	size_t logit_floats;
 };
 
-/* Memory: zeroed, aligned to 64, with 64 bytes to spare behind; NULL if there is none. Large pieces
-   are aligned to 2 MiB and may get huge pages. */
+/* Memory: zeroed, aligned to 64, with 64 bytes to spare behind; NULL if there is none.
+   Large pieces are aligned to 2 MiB and may get huge pages. */
 void *memory_take(size_t bytes);
 void memory_give(void *memory, size_t bytes);
 
@@ -125,10 +126,11 @@ int cpu_batch(struct device *d, const struct ops_batch *block);
 
 int cpu_tag_check(struct device *d);
 int cpu_tag_skip(struct device *d);
-int cpu_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
-		      uint64_t tag_first);
+int cpu_page_tags_set(struct device *d, uint32_t group, uint32_t page_first,
+		      uint32_t page_count, uint64_t tag_first);
 int cpu_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag);
-int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count);
+int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first,
+		   uint32_t page_count);
 int cpu_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to);
 int cpu_page_read(struct device *d, uint32_t group, uint32_t page, void *to);
 int cpu_page_write(struct device *d, uint32_t group, uint32_t page, const void *from);
@@ -142,8 +144,8 @@ int cpu_attend(struct device *d, const struct ops_layer *layer);
 int cpu_output(struct device *d, const struct ops_layer *layer);
 int cpu_gate_up(struct device *d, const struct ops_layer *layer);
 int cpu_down(struct device *d, const struct ops_layer *layer);
-int cpu_head(struct device *d, const struct weight *norm, float epsilon, const struct weight *head,
-	     float softcap);
+int cpu_head(struct device *d, const struct weight *norm, float epsilon,
+	     const struct weight *head, float softcap);
 int cpu_sample(struct device *d);
 
 /* Whether the row's sequence may touch pages (K4). */
@@ -157,7 +159,8 @@ static inline uint32_t kv_value_bytes(enum kv_kind kv)
 	return kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1;
 }
 
-/* Place of a layer and KV head's K block and scales within a page; V's block follows K's. */
+/* Place of a layer and KV head's K block and scales within a page; V's block
+   follows K's. */
 struct page_place {
 	size_t block, block_bytes; /* K's block; V's is block_bytes on */
 	size_t scales;
@@ -170,7 +173,8 @@ static inline struct page_place page_place_of(const struct device_plan *p, uint3
 	const size_t index = 2 * ((size_t)layer * p->kv_heads + kv_head);
 	const size_t blocks = 2 * (size_t)p->group[group].layers * p->kv_heads * bytes;
 	return (struct page_place){index * bytes, bytes,
-				   blocks + index * kv_group_count(p->head) * p->page_tokens};
+				   blocks + index * kv_group_count(p->head) *
+						    p->page_tokens};
 }
 
 #endif

@@ -155,7 +155,8 @@ static void row_pack(const struct weight *w, uint32_t row, const uint8_t *from)
 	uint8_t *to = w->data + (size_t)(row / PACK_ROWS) * w->group_bytes;
 	if (w->pack == PACK_F32) {
 		for (uint32_t k = 0; k < w->columns; k++)
-			memcpy(to + 4 * ((size_t)k * PACK_ROWS + r), from + 4 * (size_t)k, 4);
+			memcpy(to + 4 * ((size_t)k * PACK_ROWS + r), from + 4 * (size_t)k,
+			       4);
 		return;
 	}
 	for (uint32_t k = 0; k < w->columns; k += 32) {
@@ -203,12 +204,15 @@ static void sizes_set(struct weight *w, enum weight_use use)
 	const size_t groups = ((size_t)w->rows + PACK_ROWS - 1) / PACK_ROWS;
 	w->pack = pack_of(w->type, use);
 	w->zero = w->type == TYPE_Q4_0 ? 8 : 0;
-	w->row_bytes = (size_t)w->columns / weight_type_elements(w->type) * weight_type_bytes(w->type);
+	w->row_bytes = (size_t)w->columns / weight_type_elements(w->type) *
+		       weight_type_bytes(w->type);
 	if (w->pack == PACK_RAW) {
 		w->bytes = w->rows * w->row_bytes;
 		return;
 	}
-	w->group_bytes = blocks * (w->pack == PACK_Q4 ? 320 : w->pack == PACK_Q8 ? 544 : 2048);
+	w->group_bytes = blocks * (w->pack == PACK_Q4 ? 320
+				   : w->pack == PACK_Q8 ? 544
+							: 2048);
 	w->bytes = groups * w->group_bytes;
 }
 

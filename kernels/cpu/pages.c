@@ -29,7 +29,8 @@ int cpu_tag_skip(struct device *d)
 	return 0;
 }
 
-static int pages_check(const struct device *d, uint32_t group, uint32_t first, uint32_t count)
+static int pages_check(const struct device *d, uint32_t group, uint32_t first,
+		       uint32_t count)
 {
 	if (group >= d->plan.group_count || first > d->group[group].page_count ||
 	    count > d->group[group].page_count - first)
@@ -42,8 +43,8 @@ static uint8_t *page_at(const struct device *d, uint32_t group, uint32_t page)
 	return d->group[group].pages + d->group[group].page_bytes * page;
 }
 
-int cpu_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
-		      uint64_t tag_first)
+int cpu_page_tags_set(struct device *d, uint32_t group, uint32_t page_first,
+		      uint32_t page_count, uint64_t tag_first)
 {
 	TRY(pages_check(d, group, page_first, page_count));
 	for (uint32_t i = 0; i < page_count; i++)
@@ -58,7 +59,8 @@ int cpu_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag)
 	return 0;
 }
 
-int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count)
+int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first,
+		   uint32_t page_count)
 {
 	TRY(pages_check(d, group, page_first, page_count));
 	memset(page_at(d, group, page_first), 0, d->group[group].page_bytes * page_count);
@@ -70,7 +72,8 @@ int cpu_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to)
 	TRY(pages_check(d, group, from, 1));
 	TRY(pages_check(d, group, to, 1));
 	if (from != to)
-		memcpy(page_at(d, group, to), page_at(d, group, from), d->group[group].page_bytes);
+		memcpy(page_at(d, group, to), page_at(d, group, from),
+		       d->group[group].page_bytes);
 	return 0;
 }
 
@@ -88,8 +91,8 @@ int cpu_page_write(struct device *d, uint32_t group, uint32_t page, const void *
 	return 0;
 }
 
-/* A K or V block's first `tokens` positions: whole tiles as they lie, of the last tile the values
-   of those positions in the order of the layout. */
+/* A K or V block's first `tokens` positions: whole tiles as they lie, of the last tile the
+   values of those positions in the order of the layout. */
 static void block_digest(crypto_generichash_state *state, const struct device_plan *p,
 			 const uint8_t *block, uint32_t tokens, int is_v)
 {
@@ -133,8 +136,8 @@ int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t to
 		const size_t first = page_place_of(p, group, 0, 0).scales;
 		const uint32_t lines = 2 * layers * p->kv_heads * kv_group_count(p->head);
 		for (uint32_t i = 0; i < lines; i++)
-			crypto_generichash_update(&state, base + first + (size_t)i * p->page_tokens,
-						  tokens);
+			crypto_generichash_update(
+				&state, base + first + (size_t)i * p->page_tokens, tokens);
 	}
 	crypto_generichash_final(&state, (uint8_t *)digest, 16);
 	return 0;

@@ -1,12 +1,12 @@
 /*
- * The pool. Everything turns on one 64-bit ticket: the number of the job in the upper half, the next
- * item in the lower one.
+ * The pool. Everything turns on one 64-bit ticket: the number of the job in the upper half,
+ * the next item in the lower one.
  *
- * A worker reads the ticket, then the job's fields, then takes an item by comparing and exchanging
- * the ticket. If that succeeds the ticket has not changed in between, so the fields were those of
- * this job: before the caller writes the fields of another it closes the ticket, and no ticket ever
- * comes back. So a worker that comes late finds nothing to take and can do no harm, and the caller
- * need not wait for it.
+ * A worker reads the ticket, then the job's fields, then takes an item by comparing and
+ * exchanging the ticket. If that succeeds the ticket has not changed in between, so the
+ * fields were those of this job: before the caller writes the fields of another it closes
+ * the ticket, and no ticket ever comes back. So a worker that comes late finds nothing to
+ * take and can do no harm, and the caller need not wait for it.
  */
 #define _GNU_SOURCE
 #include "kernels/cpu/pool.h"
@@ -55,7 +55,8 @@ static uint32_t items_run(struct pool *p, uint32_t thread)
 	while ((uint32_t)ticket != CLOSED) {
 		pool_function *const function =
 			atomic_load_explicit(&p->function, memory_order_relaxed);
-		void *const argument = atomic_load_explicit(&p->argument, memory_order_relaxed);
+		void *const argument = atomic_load_explicit(&p->argument,
+							    memory_order_relaxed);
 		const uint32_t item = (uint32_t)ticket;
 		if (item >= atomic_load_explicit(&p->count, memory_order_relaxed))
 			break;
@@ -91,8 +92,8 @@ static void job_wait(struct pool *p, uint32_t seen)
 		sched_yield();
 	}
 	pthread_mutex_lock(&p->mutex);
-	/* Counted before the last look; the caller looks at the count after it has opened a job. Both
-	   are sequentially consistent, so one of the two sees the other. */
+	/* Counted before the last look; the caller looks at the count after it has opened a
+	   job. Both are sequentially consistent, so one of the two sees the other. */
 	atomic_fetch_add(&p->sleepers, 1);
 	while (!job_changed(p, seen))
 		pthread_cond_wait(&p->wake, &p->mutex);
@@ -127,7 +128,9 @@ uint32_t pool_cores(void)
 	if (sched_getaffinity(0, sizeof set, &set) != 0)
 		return 1;
 	const int count = CPU_COUNT(&set);
-	return count < 1 ? 1 : count > POOL_THREADS_MAX ? POOL_THREADS_MAX : (uint32_t)count;
+	return count < 1 ? 1
+	       : count > POOL_THREADS_MAX ? POOL_THREADS_MAX
+					  : (uint32_t)count;
 }
 
 int pool_open(uint32_t threads, struct pool **out)
@@ -190,7 +193,9 @@ void pool_run(struct pool *p, pool_function *function, void *argument, uint32_t 
 		return;
 	}
 	/* The ticket is closed here (by pool_open, or below), so no item can be taken. */
-	const uint32_t job = (uint32_t)(atomic_load_explicit(&p->ticket, memory_order_relaxed) >> 32) + 1;
+	const uint32_t job =
+		(uint32_t)(atomic_load_explicit(&p->ticket, memory_order_relaxed) >> 32) +
+		1;
 	atomic_store_explicit(&p->function, function, memory_order_relaxed);
 	atomic_store_explicit(&p->argument, argument, memory_order_relaxed);
 	atomic_store_explicit(&p->count, count, memory_order_relaxed);
@@ -198,11 +203,13 @@ void pool_run(struct pool *p, pool_function *function, void *argument, uint32_t 
 	atomic_store(&p->ticket, (uint64_t)job << 32);
 	sleepers_wake(p);
 	items_run(p, 0);
-	for (uint32_t i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < count; i++) {
+	for (uint32_t i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < count;
+	     i++) {
 		if (i < SPINS)
 			pause_briefly();
 		else
 			sched_yield();
 	}
-	atomic_store_explicit(&p->ticket, (uint64_t)job << 32 | CLOSED, memory_order_release);
+	atomic_store_explicit(&p->ticket, (uint64_t)job << 32 | CLOSED,
+			      memory_order_release);
 }

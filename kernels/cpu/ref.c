@@ -1,9 +1,9 @@
 /*
- * The scalar leaves: the definition of the arithmetic (cpu.h), in plain C. Attention and the
- * encoders are in ref_attend.c.
+ * The scalar leaves: the definition of the arithmetic (cpu.h), in plain C. Attention and
+ * the encoders are in ref_attend.c.
  *
- * The 16 lanes of the f32 dot are held in four vectors of four, which is what any x86-64 has; the
- * sums are those of the definition whatever the width.
+ * The 16 lanes of the f32 dot are held in four vectors of four, which is what any x86-64
+ * has; the sums are those of the definition whatever the width.
  */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
@@ -18,7 +18,10 @@
 #include "kernels/cpu/row.h"
 #include "kernels/quant.h"
 
-enum { LANES = 16, C_TILE = 32 }; /* activation rows that share one unpacking of a weight row */
+enum {
+	LANES = 16,
+	C_TILE = 32
+}; /* activation rows that share one unpacking of a weight row */
 
 typedef float v4 __attribute__((vector_size(16)));
 
@@ -29,10 +32,12 @@ static v4 v4_at(const float *p)
 	return v;
 }
 
-/* Goes on with the 16 lanes over n more products; n is a multiple of 16 but at the very end. */
+/* Goes on with the 16 lanes over n more products; n is a multiple of 16 but at the very
+   end. */
 static void dot_lanes(const float *a, const float *w, uint32_t n, float *lanes)
 {
-	v4 s0 = v4_at(lanes), s1 = v4_at(lanes + 4), s2 = v4_at(lanes + 8), s3 = v4_at(lanes + 12);
+	v4 s0 = v4_at(lanes), s1 = v4_at(lanes + 4), s2 = v4_at(lanes + 8),
+	   s3 = v4_at(lanes + 12);
 	uint32_t k = 0;
 	for (; k + LANES <= n; k += LANES) {
 		s0 += v4_at(a + k) * v4_at(w + k);
@@ -59,8 +64,8 @@ static float lanes_sum(const float *lanes)
 }
 
 /* The activation's own values, or those that its integers stand for. */
-static const float *act_floats(const struct act *a, uint32_t c, uint32_t first, uint32_t count,
-			       float *room)
+static const float *act_floats(const struct act *a, uint32_t c, uint32_t first,
+			       uint32_t count, float *room)
 {
 	if (a->kind == ACT_F32)
 		return a->x + c * a->x_stride + first;
@@ -71,8 +76,8 @@ static const float *act_floats(const struct act *a, uint32_t c, uint32_t first, 
 	return room;
 }
 
-static void row_f32(const struct weight *w, uint32_t row, const struct act *a, uint32_t c_first,
-		    uint32_t c_count, float *out, size_t out_stride)
+static void row_f32(const struct weight *w, uint32_t row, const struct act *a,
+		    uint32_t c_first, uint32_t c_count, float *out, size_t out_stride)
 {
 	float lanes[C_TILE][LANES], values[ROW_CHUNK], room[ROW_CHUNK];
 	memset(lanes, 0, c_count * sizeof lanes[0]);
@@ -80,7 +85,8 @@ static void row_f32(const struct weight *w, uint32_t row, const struct act *a, u
 		const uint32_t n = w->columns - k < ROW_CHUNK ? w->columns - k : ROW_CHUNK;
 		row_floats(w, row, k, n, values);
 		for (uint32_t c = 0; c < c_count; c++)
-			dot_lanes(act_floats(a, c_first + c, k, n, room), values, n, lanes[c]);
+			dot_lanes(act_floats(a, c_first + c, k, n, room), values, n,
+				  lanes[c]);
 	}
 	for (uint32_t c = 0; c < c_count; c++)
 		out[(c_first + c) * out_stride + row] = lanes_sum(lanes[c]);
@@ -95,20 +101,21 @@ static int dot_i8(const int8_t *a, const int8_t *b, uint32_t n)
 }
 
 /* One block of 32 columns of one row with one activation row. */
-static float block_i8(const struct row_part *p, uint32_t block, const int8_t *q, float da, float s,
-		      float acc)
+static float block_i8(const struct row_part *p, uint32_t block, const int8_t *q, float da,
+		      float s, float acc)
 {
 	const int8_t *w = p->q + 32 * block;
 	if (p->part == 16) {
 		acc = fmaf(p->d[2 * block] * da, (float)dot_i8(w, q, 16), acc);
-		return fmaf(p->d[2 * block + 1] * da, (float)dot_i8(w + 16, q + 16, 16), acc);
+		return fmaf(p->d[2 * block + 1] * da, (float)dot_i8(w + 16, q + 16, 16),
+			    acc);
 	}
 	acc = fmaf(p->d[block] * da, (float)dot_i8(w, q, 32), acc);
 	return p->symmetric ? acc : fmaf(p->m[block], s, acc);
 }
 
-static void row_i8(const struct weight *w, uint32_t row, const struct act *a, uint32_t c_first,
-		   uint32_t c_count, float *out, size_t out_stride)
+static void row_i8(const struct weight *w, uint32_t row, const struct act *a,
+		   uint32_t c_first, uint32_t c_count, float *out, size_t out_stride)
 {
 	float acc[C_TILE] = {0};
 	struct row_part part;
@@ -119,8 +126,8 @@ static void row_i8(const struct weight *w, uint32_t row, const struct act *a, ui
 			const int8_t *q = a->q + (c_first + c) * a->q_stride + k;
 			const size_t at = (c_first + c) * a->block_stride + k / ACT_BLOCK;
 			for (uint32_t b = 0; b < n / ACT_BLOCK; b++)
-				acc[c] = block_i8(&part, b, q + 32 * b, a->d[at + b], a->s[at + b],
-						  acc[c]);
+				acc[c] = block_i8(&part, b, q + 32 * b, a->d[at + b],
+						  a->s[at + b], acc[c]);
 		}
 	}
 	for (uint32_t c = 0; c < c_count; c++)
@@ -131,13 +138,15 @@ static void ref_matmul(const struct weight *w, uint32_t group_first, uint32_t gr
 		       const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
 		       size_t out_stride)
 {
-	const uint32_t first = group_first * PACK_ROWS, end = first + group_count * PACK_ROWS;
+	const uint32_t first = group_first * PACK_ROWS,
+		       end = first + group_count * PACK_ROWS;
 	const uint32_t last = end < w->rows ? end : w->rows;
 	const int integer = a->kind == ACT_I8_BLOCK && quant_is_integer(w->type);
 	for (uint32_t c = 0; c < c_count; c += C_TILE) {
 		const uint32_t n = c_count - c < C_TILE ? c_count - c : C_TILE;
 		for (uint32_t row = first; row < last; row++)
-			(integer ? row_i8 : row_f32)(w, row, a, c_first + c, n, out, out_stride);
+			(integer ? row_i8 : row_f32)(w, row, a, c_first + c, n, out,
+						     out_stride);
 	}
 }
 
@@ -164,9 +173,11 @@ static void ref_quantise(const float *x, uint32_t n, int8_t *q, float *d, float 
 		int sum = 0;
 		for (int i = 0; i < ACT_BLOCK; i++) {
 			float y = x[k + i] * inverse;
-			y = y >= -127.0f ? y : -127.0f; /* also NaN, which must not be cast */
+			y = y >= -127.0f ? y
+					 : -127.0f; /* also NaN, which must not be cast */
 			y = y <= 127.0f ? y : 127.0f;
-			const int v = (int)((y + 12582912.0f) - 12582912.0f); /* nearest even */
+			const int v =
+				(int)((y + 12582912.0f) - 12582912.0f); /* nearest even */
 			q[k + i] = (int8_t)v;
 			sum += v;
 		}

@@ -1,10 +1,12 @@
 /*
- * The scalar leaves over pages: attention within one partition, and the encoders of K and V.
+ * The scalar leaves over pages: attention within one partition, and the encoders of K and
+ * V.
  *
- * A partition is read in tiles of 16 tokens; a tile is decoded once to f32 and used by every query
- * row and head of the job. A score is the sum over the head's values in ascending order; a weighted
- * value the sum over the visible tokens in ascending order; the sum of exp in 16 lanes, a token in
- * lane token % 16. None of it depends on the other rows, or on tokens that a row does not see.
+ * A partition is read in tiles of 16 tokens; a tile is decoded once to f32 and used by
+ * every query row and head of the job. A score is the sum over the head's values in
+ * ascending order; a weighted value the sum over the visible tokens in ascending order; the
+ * sum of exp in 16 lanes, a token in lane token % 16. None of it depends on the other rows,
+ * or on tokens that a row does not see.
  */
 #if defined(__GNUC__) && !defined(__clang__)
 #pragma GCC optimize("O3")
@@ -35,8 +37,8 @@ static v4 v4_all(float x)
 /* Scores of the job, then two tiles, and what vector leaves may want in their place. */
 size_t leaf_scratch_floats(uint32_t rows, uint32_t heads, uint32_t head)
 {
-	return (size_t)rows * heads * (OPS_PARTITION + head + 64) + 2 * (size_t)OPS_PARTITION * head +
-	       4096;
+	return (size_t)rows * heads * (OPS_PARTITION + head + 64) +
+	       2 * (size_t)OPS_PARTITION * head + 4096;
 }
 
 static uint32_t kv_bytes(enum kv_kind kv)
@@ -45,13 +47,15 @@ static uint32_t kv_bytes(enum kv_kind kv)
 }
 
 /* The values of one tile in the order of the page, without their scales. */
-static void tile_values(enum kv_kind kv, const uint8_t *from, uint32_t count, float *restrict out)
+static void tile_values(enum kv_kind kv, const uint8_t *from, uint32_t count,
+			float *restrict out)
 {
 	switch (kv) {
 	case KV_FP8: /* as f32 with an exponent 120 too small; the product is exact */
 		for (uint32_t i = 0; i < count; i++) {
 			const uint32_t c = from[i];
-			out[i] = float_from_bits((c & 0x80) << 24 | (c & 0x7f) << 20) * 0x1p120f;
+			out[i] = float_from_bits((c & 0x80) << 24 | (c & 0x7f) << 20) *
+				 0x1p120f;
 		}
 		break;
 	case KV_INT8:
@@ -87,12 +91,15 @@ static void tile_scales(enum kv_kind kv, const uint8_t *scales, uint32_t token, 
 }
 
 /* K of one tile as [value][token], scaled. */
-static void tile_k(const struct attend_job *j, uint32_t tile, float *raw, float *restrict out)
+static void tile_k(const struct attend_job *j, uint32_t tile, float *raw,
+		   float *restrict out)
 {
-	const uint32_t at = tile * TILE, page = at / j->page_tokens, token = at % j->page_tokens;
+	const uint32_t at = tile * TILE, page = at / j->page_tokens,
+		       token = at % j->page_tokens;
 	const uint32_t head = j->head, values = kv_group_values(head);
 	const float *from = raw;
-	tile_values(j->kv, j->pages[page] + (size_t)token * head * kv_bytes(j->kv), TILE * head, raw);
+	tile_values(j->kv, j->pages[page] + (size_t)token * head * kv_bytes(j->kv),
+		    TILE * head, raw);
 	for (uint32_t d = 0; d < head; d += 4)
 		for (uint32_t t = 0; t < TILE; t += 4)
 			for (uint32_t pair = 0; pair < 2; pair++)
@@ -112,12 +119,15 @@ static void tile_k(const struct attend_job *j, uint32_t tile, float *raw, float 
 }
 
 /* V of one tile as [token][value], scaled. */
-static void tile_v(const struct attend_job *j, uint32_t tile, float *raw, float *restrict out)
+static void tile_v(const struct attend_job *j, uint32_t tile, float *raw,
+		   float *restrict out)
 {
-	const uint32_t at = tile * TILE, page = at / j->page_tokens, token = at % j->page_tokens;
+	const uint32_t at = tile * TILE, page = at / j->page_tokens,
+		       token = at % j->page_tokens;
 	const uint32_t head = j->head, values = kv_group_values(head);
 	const float *from = raw;
-	tile_values(j->kv, j->pages[page] + j->v_offset + (size_t)token * head * kv_bytes(j->kv),
+	tile_values(j->kv,
+		    j->pages[page] + j->v_offset + (size_t)token * head * kv_bytes(j->kv),
 		    TILE * head, raw);
 	for (uint32_t t = 0; t < TILE; t += 2)
 		for (uint32_t d = 0; d < head; d++, from += 2) {
@@ -128,8 +138,9 @@ static void tile_v(const struct attend_job *j, uint32_t tile, float *raw, float 
 		return;
 	for (uint32_t g = 0; g * values < head; g++) {
 		float scale[TILE];
-		tile_scales(j->kv, j->scales[page] + (kv_group_count(head) + g) * j->page_tokens, token,
-			    scale);
+		tile_scales(j->kv,
+			    j->scales[page] + (kv_group_count(head) + g) * j->page_tokens,
+			    token, scale);
 		for (uint32_t t = 0; t < TILE; t++)
 			for (uint32_t d = g * values; d < (g + 1) * values; d++)
 				out[t * head + d] *= scale[t];
@@ -178,8 +189,8 @@ static void weigh(float *s, uint32_t from, uint32_t to, float softcap, float *m,
 	*l = (sum[0] + sum[2]) + (sum[1] + sum[3]);
 }
 
-static void add_values(const float *p, const float *v, uint32_t from, uint32_t to, uint32_t head,
-		       float *o)
+static void add_values(const float *p, const float *v, uint32_t from, uint32_t to,
+		       uint32_t head, float *o)
 {
 	for (uint32_t d = 0; d < head; d += 4) {
 		v4 sum = v4_at(o + d);
@@ -217,16 +228,18 @@ void ref_attend(const struct attend_job *j)
 		tile_k(j, b, raw, tile);
 		for (uint32_t i = 0; i < j->rows; i++)
 			for (uint32_t h = 0; h < j->heads; h++)
-				tile_scores(j->q + i * j->q_row_stride + h * head, tile, head,
-					    scores + (size_t)(i * j->heads + h) * OPS_PARTITION +
-						    b * TILE);
+				tile_scores(
+					j->q + i * j->q_row_stride + h * head, tile, head,
+					scores +
+						(size_t)(i * j->heads + h) * OPS_PARTITION +
+						b * TILE);
 	}
 	for (uint32_t x = 0; x < j->rows * j->heads; x++) {
 		const uint32_t i = x / j->heads;
 		memset(j->o + (size_t)x * head, 0, head * sizeof *j->o);
 		if (j->from[i] < j->to[i]) {
-			weigh(scores + (size_t)x * OPS_PARTITION, j->from[i], j->to[i], j->softcap,
-			      j->m + x, j->l + x);
+			weigh(scores + (size_t)x * OPS_PARTITION, j->from[i], j->to[i],
+			      j->softcap, j->m + x, j->l + x);
 		} else {
 			j->m[x] = -INFINITY;
 			j->l[x] = 0;
@@ -240,8 +253,8 @@ void ref_attend(const struct attend_job *j)
 				continue;
 			const uint32_t from = clamp(j->from[i], low, low + TILE) - low;
 			const uint32_t to = clamp(j->to[i], low, low + TILE) - low;
-			add_values(scores + (size_t)x * OPS_PARTITION + low, tile, from, to, head,
-				   j->o + (size_t)x * head);
+			add_values(scores + (size_t)x * OPS_PARTITION + low, tile, from, to,
+				   head, j->o + (size_t)x * head);
 		}
 	}
 }
@@ -261,7 +274,8 @@ static uint8_t scale_byte(enum kv_kind kv, const float *x, uint32_t n)
 {
 	const uint32_t bits = bits_max(x, n);
 	if (kv == KV_INT8) {
-		const uint32_t t = (float_bits(float_from_bits(bits) / 127.0f) + 0xfffff) >> 20;
+		const uint32_t t = (float_bits(float_from_bits(bits) / 127.0f) + 0xfffff) >>
+				   20;
 		return (uint8_t)(clamp(t, 824, 824 + 255) - 824);
 	}
 	const int e = (int)((bits + 0x1fffff) >> 23) - 135;

@@ -23,8 +23,11 @@ static float f16_at(const uint8_t *p)
 
 static const uint8_t *group_block(const struct weight *w, uint32_t row, uint32_t column)
 {
-	const size_t block_bytes = w->pack == PACK_Q4 ? 320 : w->pack == PACK_Q8 ? 544 : 2048;
-	return w->data + (size_t)(row / PACK_ROWS) * w->group_bytes + column / 32 * block_bytes;
+	const size_t block_bytes = w->pack == PACK_Q4 ? 320
+				   : w->pack == PACK_Q8 ? 544
+							: 2048;
+	return w->data + (size_t)(row / PACK_ROWS) * w->group_bytes +
+	       column / 32 * block_bytes;
 }
 
 /* Row r's 32 bytes of a PACK_Q8 block, together. */
@@ -34,13 +37,15 @@ static void gather(const uint8_t *lines, uint32_t r, uint8_t *out)
 		memcpy(out + 4 * g, lines + 64 * g + 4 * r, 4);
 }
 
-/* Row r's 32 nibbles as bytes. In a register: four small stores read back as one load would stall. */
+/* Row r's 32 nibbles as bytes. In a register: four small stores read back as one load would
+   stall. */
 static void q4_nibbles(const uint8_t *lines, uint32_t r, uint8_t *q)
 {
 	uint32_t b[4];
 	for (int g = 0; g < 4; g++)
 		memcpy(&b[g], lines + 64 * g + 4 * r, 4);
-	const v4u v = {b[0], b[1], b[2], b[3]}, low = v & 0x0f0f0f0f, high = v >> 4 & 0x0f0f0f0f;
+	const v4u v = {b[0], b[1], b[2], b[3]}, low = v & 0x0f0f0f0f,
+		  high = v >> 4 & 0x0f0f0f0f;
 	memcpy(q, &low, sizeof low);
 	memcpy(q + 16, &high, sizeof high);
 }
@@ -63,7 +68,8 @@ static void q8_floats(const uint8_t *block, uint32_t r, float *restrict out)
 		out[i] = d * (float)(b[i] - 128);
 }
 
-static void f32_floats(const uint8_t *block, uint32_t r, uint32_t count, float *restrict out)
+static void f32_floats(const uint8_t *block, uint32_t r, uint32_t count,
+		       float *restrict out)
 {
 	const float *from = (const float *)(const void *)block;
 	for (uint32_t i = 0; i < count; i++)
@@ -73,10 +79,12 @@ static void f32_floats(const uint8_t *block, uint32_t r, uint32_t count, float *
 static const uint8_t *raw_at(const struct weight *w, uint32_t row, uint32_t column)
 {
 	return w->data + row * w->row_bytes +
-	       (size_t)(column / weight_type_elements(w->type)) * weight_type_bytes(w->type);
+	       (size_t)(column / weight_type_elements(w->type)) *
+		       weight_type_bytes(w->type);
 }
 
-void row_floats(const struct weight *w, uint32_t row, uint32_t first, uint32_t count, float *out)
+void row_floats(const struct weight *w, uint32_t row, uint32_t first, uint32_t count,
+		float *out)
 {
 	const uint32_t r = row % PACK_ROWS;
 	if (w->pack == PACK_RAW) {
@@ -94,8 +102,8 @@ void row_floats(const struct weight *w, uint32_t row, uint32_t first, uint32_t c
 	}
 }
 
-static void raw_integers(const struct weight *w, uint32_t row, uint32_t first, uint32_t count,
-			 struct row_part *out)
+static void raw_integers(const struct weight *w, uint32_t row, uint32_t first,
+			 uint32_t count, struct row_part *out)
 {
 	const uint32_t elements = weight_type_elements(w->type);
 	const uint8_t *data = raw_at(w, row, first);

@@ -1,6 +1,6 @@
 /*
- * One row of a packed weight, as floats or as integers with their scales: what the scalar leaves and
- * the look-up of rows read weights through. Private to kernels/cpu/.
+ * One row of a packed weight, as floats or as integers with their scales: what the scalar
+ * leaves and the look-up of rows read weights through. Private to kernels/cpu/.
  */
 #ifndef HOLDFAST_KERNELS_CPU_ROW_H
 #define HOLDFAST_KERNELS_CPU_ROW_H
@@ -19,7 +19,8 @@ struct row_part {
 };
 
 /* `count` (at most ROW_CHUNK) columns of a row from `first`, a multiple of ROW_CHUNK. */
-void row_floats(const struct weight *w, uint32_t row, uint32_t first, uint32_t count, float *out);
+void row_floats(const struct weight *w, uint32_t row, uint32_t first, uint32_t count,
+		float *out);
 
 /* The same as integers; only where quant_is_integer(w->type). */
 void row_integers(const struct weight *w, uint32_t row, uint32_t first, uint32_t count,

@@ -1,17 +1,22 @@
 /*
  * Logits to tokens: the steps of struct ops_sample, in its order.
  *
- * Candidates are cut by keys that never tie: of equal values the lower id comes first. Each cut
- * leaves the candidates in ascending ids, so the draw does not depend on how a cut was found. What is
- * smaller than e^-60 of the largest is dropped before: all of it together is far below the 2^-53 that
- * a draw can tell apart.
+ * Candidates are cut by keys that never tie: of equal values the lower id comes first. Each
+ * cut leaves the candidates in ascending ids, so the draw does not depend on how a cut was
+ * found. What is smaller than e^-60 of the largest is dropped before: all of it together is
+ * far below the 2^-53 that a draw can tell apart.
  *
- * The draw: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as easy as 1, 2,
- * 3", 2011) with the seed as its key and (position, 0, 0, 0) as its counter; the first 53 bits of its
- * output over 2^53 pick a point of the candidates' sum.
+ * The draw: Philox 4x32-10 (Salmon, Moraes, Dror and Shaw, "Parallel random numbers: as
+ * easy as 1, 2, 3", 2011) with the seed as its key and (position, 0, 0, 0) as its counter;
+ * the first 53 bits of its output over 2^53 pick a point of the candidates' sum.
  *
- * Alternatives are the largest of the raw logits, as `logprob` is: before bias, penalties and mask.
+ * Alternatives are the largest of the raw logits, as `logprob` is: before bias, penalties
+ * and mask.
  */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3") /* the passes over the vocabulary become vectors */
+#endif
+
 #include <math.h>
 #include <string.h>
 
@@ -76,7 +81,8 @@ static uint64_t philox(uint64_t seed, uint32_t position)
 	uint32_t c[4] = {position, 0, 0, 0};
 	uint32_t k0 = (uint32_t)seed, k1 = (uint32_t)(seed >> 32);
 	for (int round = 0; round < 10; round++) {
-		const uint64_t a = (uint64_t)0xd2511f53u * c[0], b = (uint64_t)0xcd9e8d57u * c[2];
+		const uint64_t a = (uint64_t)0xd2511f53u * c[0],
+			       b = (uint64_t)0xcd9e8d57u * c[2];
 		const uint32_t next[4] = {(uint32_t)(b >> 32) ^ c[1] ^ k0, (uint32_t)b,
 					  (uint32_t)(a >> 32) ^ c[3] ^ k1, (uint32_t)a};
 		memcpy(c, next, sizeof c);
@@ -167,8 +173,8 @@ static double weight_sum(const struct work *k)
 	return sum;
 }
 
-/* Cuts to the best by key: at most `most`, and no more than it takes for their weights to reach
-   `share` of the sum. At least one stays. */
+/* Cuts to the best by key: at most `most`, and no more than it takes for their weights to
+   reach `share` of the sum. At least one stays. */
 static void cut(struct work *k, uint32_t most, double share)
 {
 	const double enough = share * weight_sum(k);
@@ -240,10 +246,9 @@ static uint32_t draw(const struct work *k)
 	return k->list[k->count - 1].id;
 }
 
-static uint32_t choose(struct work *k)
+/* `largest` and its place are those of k->w. */
+static uint32_t choose(struct work *k, float largest, uint32_t at)
 {
-	uint32_t at;
-	const float largest = k->d->leaf.max(k->w, k->vocab, &at);
 	if (largest == -INFINITY)
 		return OPS_NONE;
 	if (k->s->temperature == 0)
@@ -276,7 +281,7 @@ static void sample_item(void *argument, uint32_t item, uint32_t thread)
 	k.heap = k.list + k.vocab;
 	for (uint32_t i = 0; i < k.vocab; i++)
 		k.w[i] = sane(raw[i]);
-	const float largest = d->leaf.max(k.w, k.vocab, &at);
+	float largest = d->leaf.max(k.w, k.vocab, &at);
 	if (largest == -INFINITY)
 		return;
 	const float log_sum = largest + logf(d->leaf.exp_sum(k.w, k.vocab, largest));
@@ -288,7 +293,9 @@ static void sample_item(void *argument, uint32_t item, uint32_t thread)
 		penalise(&k);
 	if (k.s->mask_at)
 		mask_apply(&k);
-	out->token = choose(&k);
+	if (k.s->bias_count || k.s->count_count || k.s->mask_at)
+		largest = d->leaf.max(k.w, k.vocab, &at);
+	out->token = choose(&k, largest, at);
 	if (out->token != OPS_NONE)
 		out->logprob = sane(raw[out->token]) - log_sum;
 }

@@ -1,10 +1,11 @@
 /*
  * The matmul operations of a step: embed, qkv, output, gate_up, down, head.
  *
- * Each is two loops over the pool: the rows that enter are normed and brought to the precision of
- * the path, then the product is computed in items of (some groups of weight rows) x (some activation
- * rows). What follows a product element by element (bias, residual, gate, softcap) is done by the
- * item that made the elements, so it costs no loop of its own.
+ * Each is two loops over the pool: the rows that enter are normed and brought to the
+ * precision of the path, then the product is computed in items of (some groups of weight
+ * rows) x (some activation rows). What follows a product element by element (bias,
+ * residual, gate, softcap) is done by the item that made the elements, so it costs no loop
+ * of its own.
  */
 #include <math.h>
 #include <string.h>
@@ -125,8 +126,8 @@ struct matmul {
 	uint32_t chunk_count;
 };
 
-static void product_finish(struct device *d, const struct product *p, uint32_t c, uint32_t row,
-			   uint32_t n)
+static void product_finish(struct device *d, const struct product *p, uint32_t c,
+			   uint32_t row, uint32_t n)
 {
 	float *const out = p->out + c * p->stride + row;
 	if (p->bias)
@@ -157,10 +158,11 @@ static void matmul_item(void *argument, uint32_t item, uint32_t thread)
 	const struct product *p = &m->product[i];
 	const uint32_t first = chunk * m->chunk, groups = groups_of(&p->w);
 	const uint32_t count = groups - first < m->chunk ? groups - first : m->chunk;
-	m->d->leaf.matmul[p->w.pack](&p->w, first, count, &m->a, c, c_count, p->out, p->stride);
+	m->d->leaf.matmul[p->w.pack](&p->w, first, count, &m->a, c, c_count, p->out,
+				     p->stride);
 	if (p->up)
-		m->d->leaf.matmul[p->up->pack](p->up, first, count, &m->a, c, c_count, m->d->up,
-					       p->stride);
+		m->d->leaf.matmul[p->up->pack](p->up, first, count, &m->a, c, c_count,
+					       m->d->up, p->stride);
 	const uint32_t row = first * PACK_ROWS, end = row + count * PACK_ROWS;
 	for (uint32_t k = c; k < c + c_count; k++)
 		product_finish(m->d, p, k, row, (end < p->w.rows ? end : p->w.rows) - row);
@@ -171,14 +173,17 @@ static void matmul_run(struct matmul *m)
 	uint32_t groups = 0;
 	for (uint32_t i = 0; i < m->product_count; i++)
 		groups += groups_of(&m->product[i].w);
-	const uint32_t parts = pool_threads(m->d->pool) == 1 ? 1 : m->d->threads * ITEMS_PER_THREAD;
+	const uint32_t parts = pool_threads(m->d->pool) == 1
+				       ? 1
+				       : m->d->threads * ITEMS_PER_THREAD;
 	m->chunk = (groups + parts - 1) / parts;
 	m->chunk_count = 0;
 	for (uint32_t i = 0; i < m->product_count; i++) {
 		m->chunks[i] = (groups_of(&m->product[i].w) + m->chunk - 1) / m->chunk;
 		m->chunk_count += m->chunks[i];
 	}
-	pool_run(m->d->pool, matmul_item, m, (m->c_count + C_ITEM - 1) / C_ITEM * m->chunk_count);
+	pool_run(m->d->pool, matmul_item, m,
+		 (m->c_count + C_ITEM - 1) / C_ITEM * m->chunk_count);
 }
 
 static int is_matrix(const struct weight *w, uint32_t rows, uint32_t columns)
@@ -203,8 +208,12 @@ static void product_add(struct matmul *m, const struct weight *w, const struct w
 static struct act rows_enter(struct device *d, enum ops_buffer from, uint32_t columns,
 			     const struct weight *norm, float epsilon)
 {
-	struct entry e = {.d = d, .x = d->buffer[from], .x_stride = columns, .columns = columns,
-			  .norm = norm ? weight_floats(norm) : NULL, .epsilon = epsilon,
+	struct entry e = {.d = d,
+			  .x = d->buffer[from],
+			  .x_stride = columns,
+			  .columns = columns,
+			  .norm = norm ? weight_floats(norm) : NULL,
+			  .epsilon = epsilon,
 			  .count = d->row_count};
 	return entry_prepare(&e);
 }
@@ -308,18 +317,23 @@ int cpu_gate_up(struct device *d, const struct ops_layer *l)
 	return 0;
 }
 
-int cpu_head(struct device *d, const struct weight *norm, float epsilon, const struct weight *head,
-	     float softcap)
+int cpu_head(struct device *d, const struct weight *norm, float epsilon,
+	     const struct weight *head, float softcap)
 {
 	const struct device_plan *p = &d->plan;
-	if (!head || head->columns != p->width || head->rows < p->vocab || !is_vector(norm, p->width))
+	if (!head || head->columns != p->width || head->rows < p->vocab ||
+	    !is_vector(norm, p->width))
 		return -ERR_BAD_ARG;
 	if (d->sample_count == 0)
 		return 0;
-	struct entry e = {.d = d, .x = d->buffer[BUFFER_X], .x_stride = p->width,
+	struct entry e = {.d = d,
+			  .x = d->buffer[BUFFER_X],
+			  .x_stride = p->width,
 			  .pick = &d->samples[0].row,
 			  .pick_stride = sizeof *d->samples / sizeof(uint32_t),
-			  .norm = weight_floats(norm), .epsilon = epsilon, .columns = p->width,
+			  .norm = weight_floats(norm),
+			  .epsilon = epsilon,
+			  .columns = p->width,
 			  .count = d->sample_count};
 	struct matmul m = {.d = d, .c_count = d->sample_count};
 	m.a = entry_prepare(&e);
