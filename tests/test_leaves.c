@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/fast.h"
 #include "kernels/fp8.h"
 #include "kernels/quant.h"
 #include "tests/kernels_fixture.h"
@@ -591,6 +592,15 @@ static void attention(void)
 				    c[i].tokens, c[i].rows, c[i].softcap);
 }
 
+/* The same on a CPU with AVX-VNNI as on one without. */
+static void matmuls_plain(void)
+{
+	if (!ops_isa_runs(ISA_AVX2))
+		TAP_SKIP("no AVX2 here");
+	fast_plain_avx2(&leaves[ISA_AVX2]);
+	matmuls();
+}
+
 int main(void)
 {
 	leaves_make();
@@ -602,5 +612,6 @@ int main(void)
 	TAP_RUN(maxima_and_sums, "maxima, sums of exp, additions");
 	TAP_RUN(encoders, "K and V into pages, bit for bit");
 	TAP_RUN(attention, "attention within a partition");
+	TAP_RUN(matmuls_plain, "matmuls of AVX2 without AVX-VNNI, bit for bit");
 	return tap_done();
 }

@@ -31,4 +31,7 @@ void fast_attend_init_avx512(struct leaf *leaf); /* needs VBMI */
 FAST_DOT(fast_dot_avx2);
 FAST_DOT(fast_dot_avx512);
 
+/* Puts back the matmuls of AVX2 without AVX-VNNI; for tests on a CPU that has it. */
+void fast_plain_avx2(struct leaf *leaf);
+
 #endif

@@ -6,6 +6,8 @@
  *      2 * 128 * 127, as activations are -127 .. 127.
  * A weight's lines are outer and the columns inner: sixteen registers hold no more.
  */
+#include <cpuid.h>
+
 #include "kernels/cpu/fast_tile.h"
 
 #define EACH_COLUMN(X) X(0) X(1) X(2) X(3)
@@ -130,6 +132,81 @@ INLINE void q8_block8(const uint8_t *data, const uint8_t *scales, const struct t
 	EACH_COLUMN(COLUMN_END)
 }
 
+/* AVX-VNNI's dot in 256 bits, on CPUs that have it: the block form of fast_avx512.c. Assembly, so
+   that the file needs no such target. */
+#define DOT(x, w, p) \
+	__asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(x) : "x"(w), "x"(BROADCAST(p)))
+#define COLUMN_DOT_START(n) \
+	if ((n) < columns) \
+		x[n] = zero ? _mm256_set1_epi32(t->start[at + (n)]) : _mm256_setzero_si256();
+#define COLUMN_DOT_Q4(n) \
+	if ((n) < columns) { \
+		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK + 4 * l; \
+		DOT(x[n], wl, q); \
+		DOT(x[n], wh, q + 16); \
+	}
+#define COLUMN_DOT_Q8(n) \
+	if ((n) < columns) \
+		DOT(x[n], w, t->q + (at + (n)) * ACT_BLOCK + 4 * l);
+#define COLUMN_DOT_END(n) \
+	if ((n) < columns) { \
+		COLUMN_SCALE(n, x[n]) \
+		if (minimum) \
+			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(t->s[at + (n)]), acc[n]); \
+	}
+
+INLINE void q4_dot8(const uint8_t *data, const uint8_t *scales, const struct tile *t,
+		    uint32_t blocks, int first, float *out, size_t out_stride, uint32_t rows,
+		    const uint32_t columns, const int zero, const int minimum)
+{
+	const __m256i in = lanes_below(rows), low = _mm256_set1_epi8(15);
+	__m256 acc[4];
+	uint32_t at = 0;
+
+	EACH_COLUMN(COLUMN_START)
+	for (uint32_t b = 0; b < blocks; b++, data += 320, scales += 320, at += columns) {
+		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
+		const __m256 m = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales + 2));
+		__m256i x[4];
+
+		EACH_COLUMN(COLUMN_DOT_START)
+		for (uint32_t l = 0; l < 4; l++) {
+			const __m256i w = _mm256_load_si256((const __m256i *)(data + 64 + 64 * l));
+			const __m256i wl = _mm256_and_si256(w, low);
+			const __m256i wh = _mm256_and_si256(_mm256_srli_epi16(w, 4), low);
+
+			EACH_COLUMN(COLUMN_DOT_Q4)
+		}
+		EACH_COLUMN(COLUMN_DOT_END)
+	}
+	EACH_COLUMN(COLUMN_END)
+}
+
+INLINE void q8_dot8(const uint8_t *data, const uint8_t *scales, const struct tile *t,
+		    uint32_t blocks, int first, float *out, size_t out_stride, uint32_t rows,
+		    const uint32_t columns)
+{
+	const __m256i in = lanes_below(rows);
+	const int zero = 1, minimum = 0;
+	__m256 acc[4];
+	uint32_t at = 0;
+
+	EACH_COLUMN(COLUMN_START)
+	for (uint32_t b = 0; b < blocks; b++, data += 544, scales += 544, at += columns) {
+		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales)), m = d;
+		__m256i x[4];
+
+		EACH_COLUMN(COLUMN_DOT_START)
+		for (uint32_t l = 0; l < 8; l++) {
+			const __m256i w = _mm256_load_si256((const __m256i *)(data + 32 + 64 * l));
+
+			EACH_COLUMN(COLUMN_DOT_Q8)
+		}
+		EACH_COLUMN(COLUMN_DOT_END)
+	}
+	EACH_COLUMN(COLUMN_END)
+}
+
 #define KERNEL(name, base, ...) \
 	static void name(const uint8_t *data, const struct tile *t, uint32_t blocks, int first, \
 			 float *out, size_t out_stride, uint32_t rows) \
@@ -149,34 +226,46 @@ INLINE void q8_block8(const uint8_t *data, const uint8_t *scales, const struct t
 KERNELS(q4_0, q4_block8, COMMA 1 COMMA 0)
 KERNELS(q4_1, q4_block8, COMMA 0 COMMA 1)
 KERNELS(q8_0, q8_block8)
+KERNELS(q4_0_vnni, q4_dot8, COMMA 1 COMMA 0)
+KERNELS(q4_1_vnni, q4_dot8, COMMA 0 COMMA 1)
+KERNELS(q8_0_vnni, q8_dot8)
 
-static void matmul_q4(const struct weight *w, uint32_t group_first, uint32_t group_count,
-		      const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
-		      size_t out_stride)
-{
-	if (a->kind != ACT_I8_BLOCK)
-		fast_dot_avx2(w, group_first, group_count, a, c_first, c_count, out, out_stride);
-	else
-		tile_matmul(w->zero ? q4_0 : q4_1, w, w->zero, 320, group_first, group_count, a, c_first,
-			    c_count, out, out_stride);
-}
+/* One slot: `kernels` for the integer form, f32 rows as in fast_dot.c. */
+#define MATMUL(name, kernels, zero, block_bytes) \
+	static void name(const struct weight *w, uint32_t group_first, uint32_t group_count, \
+			 const struct act *a, uint32_t c_first, uint32_t c_count, float *out, \
+			 size_t out_stride) \
+	{ \
+		if (a->kind != ACT_I8_BLOCK) \
+			fast_dot_avx2(w, group_first, group_count, a, c_first, c_count, out, \
+				      out_stride); \
+		else \
+			tile_matmul(kernels, w, zero, block_bytes, group_first, group_count, a, \
+				    c_first, c_count, out, out_stride); \
+	}
 
-static void matmul_q8(const struct weight *w, uint32_t group_first, uint32_t group_count,
-		      const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
-		      size_t out_stride)
+MATMUL(matmul_q4, w->zero ? q4_0 : q4_1, w->zero, 320)
+MATMUL(matmul_q8, q8_0, 128, 544)
+MATMUL(matmul_q4_vnni, w->zero ? q4_0_vnni : q4_1_vnni, w->zero, 320)
+MATMUL(matmul_q8_vnni, q8_0_vnni, 128, 544)
+
+void fast_plain_avx2(struct leaf *leaf)
 {
-	if (a->kind != ACT_I8_BLOCK)
-		fast_dot_avx2(w, group_first, group_count, a, c_first, c_count, out, out_stride);
-	else
-		tile_matmul(q8_0, w, 128, 544, group_first, group_count, a, c_first, c_count, out,
-			    out_stride);
+	leaf->matmul[PACK_Q4] = matmul_q4;
+	leaf->matmul[PACK_Q8] = matmul_q8;
 }
 
 void leaf_init_avx2(struct leaf *leaf)
 {
+	uint32_t a = 0, b, c, d;
+
 	leaf->name = "avx2";
-	leaf->matmul[PACK_Q4] = matmul_q4;
-	leaf->matmul[PACK_Q8] = matmul_q8;
+	fast_plain_avx2(leaf);
+	/* AVX-VNNI: leaf 7, subleaf 1 of CPUID, bit 4 of EAX. Its state is AVX's own. */
+	if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1)) {
+		leaf->matmul[PACK_Q4] = matmul_q4_vnni;
+		leaf->matmul[PACK_Q8] = matmul_q8_vnni;
+	}
 	leaf->matmul[PACK_F32] = fast_dot_avx2;
 	fast_rows_init_avx2(leaf);
 	fast_attend_init_avx2(leaf);
