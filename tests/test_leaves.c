@@ -185,14 +185,8 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 				matmul_judge(isa, w, &a, parts[i][0], parts[i][1], want,
 					     rows + i % 3);
 	}
-<<<<<<< HEAD
 	pack_free(NULL, w);
-	free(data), free(want);
-	act_free(&a);
-=======
-	pack_free(w);
 	free(data), free(want), act_free(&a);
->>>>>>> kernels
 }
 
 static void matmuls(void)
