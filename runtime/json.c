@@ -408,6 +408,28 @@ bool json_equals(struct json string, const char *text, size_t length)
 	return done == length;
 }
 
+bool json_same(struct json a, struct json b)
+{
+	CHECK(json_kind(a) == JSON_STRING);
+	CHECK(json_kind(b) == JSON_STRING);
+	const char *at[2] = {a.at + 1, b.at + 1};
+	const char *end[2] = {a.at + a.length - 1, b.at + b.length - 1};
+	char form[2][4];
+	size_t have[2] = {0}, used[2] = {0};
+	for (;;) {
+		for (int i = 0; i < 2; i++) {
+			if (used[i] < have[i])
+				continue;
+			have[i] = string_piece(&at[i], end[i], form[i]);
+			used[i] = 0;
+		}
+		if (have[0] == 0 || have[1] == 0)
+			return have[0] == have[1];
+		if (form[0][used[0]++] != form[1][used[1]++])
+			return false;
+	}
+}
+
 size_t json_string(struct json string, char *to)
 {
 	CHECK(json_kind(string) == JSON_STRING);

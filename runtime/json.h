@@ -50,6 +50,8 @@ bool json_find(struct json object, const char *key, struct json *value);
 
 /* Whether a string value is that text, escapes undone. */
 bool json_equals(struct json string, const char *text, size_t length);
+/* Whether two string values are the same, however they are escaped. */
+bool json_same(struct json a, struct json b);
 /* The string's bytes, escapes undone, into `to`, which has room for string.length; returns how
    many. They may have NULs. */
 size_t json_string(struct json string, char *to);
@@ -62,8 +64,8 @@ struct json_out {
 	size_t length, capacity;
 };
 /* Appends the value as Python's json.dumps(value, ensure_ascii=False) writes what json.loads read:
-   ", " and ": " between, characters as they are, floats in their shortest form. -ERR_MEMORY,
-   -ERR_TOO_BIG. What is there already stays. */
+   ", " and ": " between, characters as they are, floats in their shortest form (beyond a double's
+   range as they came). -ERR_MEMORY, -ERR_TOO_BIG. What is there already stays. */
 int json_write(struct json value, struct json_out *out);
 /* Appends a string value made of the bytes. Not UTF-8: U+FFFD for what is not. */
 int json_write_string(const char *text, size_t length, struct json_out *out);

@@ -4,6 +4,7 @@
  */
 #include "runtime/json.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,10 +83,6 @@ static int write_string(struct json string, struct json_out *out)
 static int write_float(double value, struct json_out *out)
 {
 	char digits[40], text[64];
-	if (value > 1.7976931348623157e308 || value < -1.7976931348623157e308) {
-		const char *name = value < 0 ? "-Infinity" : "Infinity";
-		return json_write_raw(name, strlen(name), out);
-	}
 	for (int precision = 0; precision < 17; precision++) {
 		snprintf(digits, sizeof digits, "%.*e", precision, value);
 		if (strtod(digits, NULL) == value)
@@ -115,12 +112,15 @@ static int write_number(struct json number, struct json_out *out)
 		integer &= !strchr(".eE", number.at[i]);
 	if (integer && number.length == 2 && !memcmp(number.at, "-0", 2))
 		return json_write_raw("0", 1, out);
-	/* A float of more digits than any double has keeps its own form. */
-	if (integer || number.length > DIGITS_MAX)
+	size_t length = number.length < DIGITS_MAX ? number.length : DIGITS_MAX;
+	memcpy(text, number.at, length);
+	text[length] = 0;
+	double value = integer ? 0 : strtod(text, NULL);
+	/* A float of more digits than any double has keeps its own form, and so does one too large
+	   for a double: Python would write Infinity, which is not JSON. */
+	if (integer || number.length > DIGITS_MAX || isinf(value))
 		return json_write_raw(number.at, number.length, out);
-	memcpy(text, number.at, number.length);
-	text[number.length] = 0;
-	return write_float(strtod(text, NULL), out);
+	return write_float(value, out);
 }
 
 int json_write(struct json value, struct json_out *out)

@@ -58,6 +58,8 @@ void rendering_free(struct rendering *rendering);
 
 struct template; /* static data */
 
+enum { RENDERING_BYTES_MAX = 256 << 20 };
+
 /* By name ("smollm2", "chatml"), or from what the model's own template looks like.
    -ERR_UNSUPPORTED with a reason. */
 int template_find(const char *name, const struct template **out);
@@ -70,24 +72,29 @@ struct template_state {
 	uint8_t last_role; /* enum role of the last message, when message_count > 0 */
 	bool open;         /* the assistant's turn is open: its end mark has not been rendered */
 	bool tools;        /* tools were offered */
+	bool line_open;    /* its end mark was sampled; the line's end after it is not rendered yet */
 	bool calls_open;   /* tool results are being gathered in one block */
 };
 
 /* Appends the head of a session: system prompt and tools (either may be absent). A template that
    has a default system prompt renders it here. -ERR_BAD_ARG (a tool's JSON is not an object),
-   -ERR_MEMORY. May be called once, first. */
+   -ERR_TOO_BIG, -ERR_MEMORY; then nothing is changed. May be called once, first. */
 int template_begin(const struct template *template, struct template_state *state,
 		   const struct message *system, const struct tool *tools, uint32_t tool_count,
 		   struct rendering *out);
-/* Appends messages. If the assistant's turn is open (it ended by a limit or stop string, so that
-   its end mark was not sampled) its end mark comes first. ended: the last sampled token was the
-   end mark itself. */
+/* Appends messages. What the history still owes comes first: the end mark of an assistant's turn
+   that ended by a limit or stop string, or the line's end after an end mark that was sampled.
+   Results of tools that follow each other share one block, which stays open until something else
+   follows. -ERR_BAD_ARG (a call's arguments are not a JSON object), -ERR_TOO_BIG, -ERR_MEMORY;
+   then nothing is changed. */
 int template_append(const struct template *template, struct template_state *state,
 		    const struct message *messages, uint32_t count, struct rendering *out);
-/* Appends what opens the assistant's turn ("<|im_start|>assistant\n"). */
+/* Appends what opens the assistant's turn ("<|im_start|>assistant\n"), after what is owed. If the
+   turn is open still, it goes on and nothing is appended. */
 int template_open_turn(const struct template *template, struct template_state *state,
 		       struct rendering *out);
-/* Tells the state that the assistant's turn is over: with its end mark sampled or not. */
+/* Tells the state that the assistant's turn is over: with the template's own end mark (<|im_end|>)
+   as its last sampled token, or not (also if another token ended it). */
 void template_turn_over(const struct template *template, struct template_state *state,
 			bool end_mark_sampled);
 
@@ -101,7 +108,10 @@ struct calls {
 	struct tool_call call[16]; /* pointing into the text; id empty */
 };
 /* final: no more text will come. MAYBE: the text ends in what could begin a mark. BROKEN: a mark
-   whose content is not a call; then it is plain text, never half a call. Bounded by its input. */
+   whose content is not a call; then it is plain text, never half a call. COMPLETE: one call at least;
+   a further one that is not complete, or broken, is not counted, and no more than 16 are. A name has
+   1 to 64 bytes and no escapes. A last call that lacks only its closing mark counts when final. As
+   text grows, COMPLETE stays, count and text_length never fall. Time linear in the length. */
 void calls_parse(const struct template *template, const char *text, size_t length, bool final,
 		 struct calls *out);
 

@@ -1,0 +1,396 @@
+/*
+ * Whoever follows the masks must arrive at a call, and never be stuck. Method: texts by hand that
+ * are of a form and that are not; masks compared with every token tried by itself; random walks over
+ * the masks, each of which must end in a text that calls_parse takes whole, with arguments that are
+ * JSON of the tool's keys and kinds.
+ */
+#define _GNU_SOURCE
+#include <time.h>
+
+#include "runtime/form.h"
+#include "runtime/json.h"
+#include "tests/gguf_make.h"
+#include "tests/tap.h"
+
+static struct model *model;
+static struct tokenizer *tokenizer;
+static struct form_index *index_;
+static uint64_t seed = 521288629;
+
+static uint32_t draw(uint32_t below)
+{
+	seed ^= seed << 13;
+	seed ^= seed >> 7;
+	seed ^= seed << 17;
+	return (uint32_t)(seed >> 20) % below;
+}
+
+static double now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+static const char read_tool[] =
+	"{\"type\":\"function\",\"function\":{\"name\":\"read\",\"parameters\":{\"type\":\"object\","
+	"\"properties\":{\"path\":{\"type\":\"string\"},\"limit\":{\"type\":\"integer\"},"
+	"\"extra\":{\"type\":\"object\"}},\"required\":[\"limit\",\"path\"]}}}";
+static const char all_tool[] =
+	"{\"name\":\"reader\",\"parameters\":{\"properties\":{\"a \\\"b\\\"\":{\"type\":\"number\"},"
+	"\"on\":{\"type\":\"boolean\"},\"mode\":{\"enum\":[\"r\",\"rw\",\"\\u00e9\\n\",\"r\"]},"
+	"\"s\":{\"type\":\"string\"},\"i\":{\"type\":\"integer\",\"minimum\":1}}}}";
+static const char none_tool[] = "{\"type\":\"function\",\"function\":{\"name\":\"list\"}}";
+static const char numbers_tool[] =
+	"{\"name\":\"n\",\"parameters\":{\"properties\":{\"x\":{\"type\":\"number\"},\"i\":"
+	"{\"type\":\"integer\"}}}}";
+
+static struct form *form_of(const char *const *text, uint32_t count, uint32_t string_bytes)
+{
+	struct tool tool[8];
+	struct form *form;
+	for (uint32_t i = 0; i < count; i++)
+		tool[i].json = (struct text){text[i], strlen(text[i])};
+	int code = form_open(index_, tool, count, string_bytes, &form);
+	if (code != 0)
+		printf("# %s\n", err_name(code));
+	return form;
+}
+
+#define FORM(bytes, ...) \
+	form_of((const char *const[]){__VA_ARGS__}, \
+		sizeof((const char *const[]){__VA_ARGS__}) / sizeof(char *), bytes)
+
+/* The vocabulary: the default model's if it is there, else every byte, and some longer tokens. */
+static void opens(void)
+{
+	static struct maker m;
+	static char text[256 + 9][32];
+	static const char *token[256 + 9];
+	static int32_t kind[256 + 9];
+	static const char *const more[9] = {
+		"<|im_end|>", "\"}", "\",", "{\"", "abc\xc4\xa0", "\xc3\xb0\xc5\x81", "}}", "\":\xc4\xa0", "00"};
+	char reason[MODEL_REASON_MAX];
+	const char *path = getenv("HOLDFAST_MODEL");
+	int code;
+	if (path) {
+		code = model_open(path, &model, reason);
+	} else {
+		unsigned other = 0x100;
+		for (unsigned b = 0; b < 256; b++) {
+			bool own = (b >= 33 && b <= 126) || (b >= 161 && b <= 172) || b >= 174;
+			unsigned c = own ? b : other++;
+			if (c < 0x80)
+				snprintf(text[b], sizeof text[b], "%c", (int)c);
+			else
+				snprintf(text[b], sizeof text[b], "%c%c", (int)(0xc0 | c >> 6),
+					 (int)(0x80 | (c & 0x3f)));
+		}
+		for (unsigned i = 0; i < 9; i++)
+			strcpy(text[256 + i], more[i]);
+		for (unsigned i = 0; i < 256 + 9; i++) {
+			token[i] = text[i];
+			kind[i] = i == 256 ? 3 : 1;
+		}
+		make_model(&m, token, kind, 256 + 9, NULL, 0);
+		struct bytes b = make_bytes(&m);
+		struct made_file f = made_open(b.at, b.length);
+		code = model_open(f.path, &model, reason);
+		made_close(&f);
+		free(b.at);
+	}
+	if (code != 0)
+		printf("# %s\n", reason);
+	REQUIRE(code == 0);
+	REQUIRE(tokenizer_open(model, &tokenizer, reason) == 0);
+	double start = now();
+	REQUIRE(form_index_open(tokenizer, &index_) == 0);
+	printf("# index of %u tokens in %.0f ms\n", tokenizer_count(tokenizer), (now() - start) * 1e3);
+}
+
+static bool takes(struct form *form, const char *text, bool whole)
+{
+	struct form_state s = form_start(form);
+	return form_advance(form, &s, text, strlen(text)) && form_complete(form, &s) == whole;
+}
+
+#define READ(limit, path) "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": " path \
+	", \"limit\": " limit "}}\n</tool_call>"
+
+static void takes_the_form(void)
+{
+	REQUIRE(index_ != NULL);
+	struct form *f = FORM(16, read_tool, all_tool, none_tool);
+	REQUIRE(f != NULL);
+	EXPECT(takes(f, READ("0", "\"\""), true));
+	EXPECT(takes(f, READ("-12", "\"a b\\n\\\"\\u00e9\xc3\xa9\""), true));
+	EXPECT(takes(f, READ("123456789012345678", "\"\xf0\x9f\x99\x82\""), true));
+	EXPECT(takes(f, "<tool_call>\n{\"name\": \"list\", \"arguments\": {}}\n</tool_call>", true));
+	EXPECT(takes(f, "<tool_call>\n{\"name\": \"reader\", \"arguments\": {\"a \\\"b\\\"\": -1.5e+3, "
+			"\"on\": true, \"mode\": \"\xc3\xa9\\n\", \"s\": \"\", \"i\": 7}}\n</tool_call>", true));
+	EXPECT(takes(f, "<tool_call>\n{\"name\": \"re", false));
+	EXPECT(takes(f, "", false));
+	EXPECT(!takes(f, READ("01", "\"\""), true));
+	EXPECT(!takes(f, READ("-", "\"\""), true));
+	EXPECT(!takes(f, READ("1.5", "\"\""), true));
+	EXPECT(!takes(f, READ("1234567890123456789", "\"\""), true));
+	EXPECT(!takes(f, READ("1", "\"\n\""), true));
+	EXPECT(!takes(f, READ("1", "\"\\ud83d\\ude42\""), true));
+	EXPECT(!takes(f, READ("1", "\"\\x\""), true));
+	EXPECT(!takes(f, READ("1", "\"\xc0\xaf\""), true));
+	EXPECT(!takes(f, READ("1", "\"\xed\xa0\x80\""), true));
+	EXPECT(takes(f, READ("1", "\"1234567890123456\""), true));
+	EXPECT(!takes(f, READ("1", "\"12345678901234567\""), true));
+	EXPECT(!takes(f, READ("1", "\"\"") " ", true));
+	EXPECT(!takes(f, " <tool_call>", false));
+	EXPECT(!takes(f, "<tool_call>\n{\"name\": \"reads", false));
+	form_close(&f);
+	EXPECT(f == NULL);
+	form_close(&f);
+	f = FORM(16, numbers_tool);
+	REQUIRE(f != NULL);
+	static const char *const good[] = {"0", "-0", "0.5", "1e5", "1E-05", "123456789012345.123456789012345e99"};
+	static const char *const bad[] = {"", "00", "1.", ".5", "1e", "1e+", "1e123", "+1", "--1", "1.2.3",
+					  "1234567890123456", "0.1234567890123456", "1e1.5", "0x1"};
+	char text[256];
+	for (unsigned i = 0; i < sizeof good / sizeof good[0] + sizeof bad / sizeof bad[0]; i++) {
+		bool is_good = i < sizeof good / sizeof good[0];
+		const char *number = is_good ? good[i] : bad[i - sizeof good / sizeof good[0]];
+		snprintf(text, sizeof text, "<tool_call>\n{\"name\": \"n\", \"arguments\": {\"x\": %s, \"i\": "
+			 "1}}\n</tool_call>", number);
+		if (!EXPECT(takes(f, text, true) == is_good))
+			printf("# %s\n", number);
+	}
+	form_close(&f);
+}
+
+static void refuses_tools(void)
+{
+#define PROPERTY(schema) "{\"name\":\"x\",\"parameters\":{\"properties\":{\"p\":" schema "}}}"
+	static const struct { const char *tool; int code; } bad[] = {
+		{"", -ERR_BAD_ARG}, {"[]", -ERR_BAD_ARG}, {"{}", -ERR_BAD_ARG}, {"{\"name\":1}", -ERR_BAD_ARG},
+		{"{\"function\":7}", -ERR_BAD_ARG}, {"{\"name\":\"\"}", -ERR_UNSUPPORTED},
+		{"{\"name\":\"a\\\"b\"}", -ERR_UNSUPPORTED}, {"{\"name\":\"x\",\"parameters\":[]}", -ERR_BAD_ARG},
+		{"{\"name\":\"x\",\"parameters\":{\"type\":\"array\"}}", -ERR_UNSUPPORTED},
+		{"{\"name\":\"x\",\"parameters\":{\"properties\":[]}}", -ERR_BAD_ARG},
+		{"{\"name\":\"x\",\"parameters\":{\"required\":[\"p\"]}}", -ERR_UNSUPPORTED},
+		{"{\"name\":\"x\",\"parameters\":{\"required\":\"p\"}}", -ERR_BAD_ARG},
+		{"{\"name\":\"x\",\"parameters\":{\"required\":[1]}}", -ERR_BAD_ARG},
+		{PROPERTY("1"), -ERR_BAD_ARG}, {PROPERTY("{}"), -ERR_UNSUPPORTED},
+		{PROPERTY("{\"type\":\"object\"}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"type\":\"array\"}"), -ERR_UNSUPPORTED},
+		{PROPERTY("{\"type\":\"null\"}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"type\":[\"string\"]}"), -ERR_UNSUPPORTED},
+		{PROPERTY("{\"anyOf\":[]}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"enum\":[]}"), -ERR_BAD_ARG},
+		{PROPERTY("{\"enum\":[1]}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"enum\":\"a\"}"), -ERR_BAD_ARG},
+		{PROPERTY("{\"type\":\"integer\",\"enum\":[1,2]}"), -ERR_UNSUPPORTED},
+		{"{\"name\":\"x\",\"parameters\":{\"properties\":{\"p\":{\"type\":\"string\"},\"\\u0070\":"
+		 "{\"type\":\"string\"}}}}", -ERR_BAD_ARG},
+	};
+	struct form *f = (struct form *)&seed;
+	REQUIRE(index_ != NULL);
+	for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+		const struct tool tool = {{bad[i].tool, strlen(bad[i].tool)}};
+		int code = form_open(index_, &tool, 1, 64, &f);
+		if (!EXPECT(code == bad[i].code))
+			printf("# %s: %s\n", bad[i].tool, err_name(code));
+		EXPECT(f == NULL);
+	}
+	const struct tool two[2] = {{{none_tool, sizeof none_tool - 1}},
+				    {{"{\"name\":\"list\",\"parameters\":{\"properties\":{\"p\":{\"type\":"
+				      "\"string\"}}}}", 70}}};
+	EXPECT_EQ(form_open(index_, two, 2, 64, &f), -ERR_BAD_ARG);
+	EXPECT_EQ(form_open(index_, two, 0, 64, &f), -ERR_BAD_ARG);
+	EXPECT_EQ(form_open(index_, two, FORM_TOOLS_MAX + 1, 64, &f), -ERR_TOO_BIG);
+}
+
+/* A vocabulary without some printable character could lead to a dead end. */
+static void refuses_vocabulary(void)
+{
+	static struct maker m;
+	struct model *tiny;
+	struct tokenizer *t;
+	struct form_index *index;
+	char reason[MODEL_REASON_MAX];
+	make_tiny(&m);
+	struct bytes b = make_bytes(&m);
+	struct made_file f = made_open(b.at, b.length);
+	REQUIRE(model_open(f.path, &tiny, reason) == 0);
+	REQUIRE(tokenizer_open(tiny, &t, reason) == 0);
+	EXPECT_EQ(form_index_open(t, &index), -ERR_UNSUPPORTED);
+	EXPECT(index == NULL);
+	tokenizer_close(&t);
+	model_close(&tiny);
+	made_close(&f);
+	free(b.at);
+}
+
+/* The mask as it is defined: every token tried by itself. */
+static void mask_plainly(struct form *form, const struct form_state *state, uint32_t *bits)
+{
+	uint32_t count = tokenizer_count(tokenizer);
+	memset(bits, 0, (count + 31) / 32 * sizeof *bits);
+	for (uint32_t id = 0; id < count; id++) {
+		const char *bytes;
+		struct form_state s = *state;
+		size_t n = tokenizer_bytes(tokenizer, id, false, &bytes);
+		bool end = tokenizer_is_end(tokenizer, id), ok;
+		if (form_complete(form, state))
+			ok = end;
+		else
+			ok = !end && n > 0 && !tokenizer_is_control(tokenizer, id) &&
+			     form_advance(form, &s, bytes, n);
+		bits[id / 32] |= (uint32_t)ok << id % 32;
+	}
+}
+
+static bool allowed(const uint32_t *bits, uint32_t id)
+{
+	return bits[id / 32] >> id % 32 & 1;
+}
+
+/* A random token of the mask; one in four times, of those that are one byte, so that numbers and
+   strings end. */
+static uint32_t pick(const uint32_t *bits, uint32_t count)
+{
+	uint32_t words = (count + 31) / 32, at = draw(words * 32);
+	bool short_one = draw(4) == 0;
+	for (uint32_t i = 0; i < 2 * words * 32; i++) {
+		uint32_t id = (at + i) % (words * 32);
+		const char *bytes;
+		if (!allowed(bits, id))
+			continue;
+		if (short_one && i < words * 32 && tokenizer_bytes(tokenizer, id, false, &bytes) != 1)
+			continue;
+		return id;
+	}
+	return UINT32_MAX;
+}
+
+static char *walk(struct form *form, bool compare, size_t *length)
+{
+	uint32_t count = tokenizer_count(tokenizer), words = (count + 31) / 32;
+	uint32_t *bits = malloc(words * sizeof *bits), *plain = malloc(words * sizeof *bits);
+	struct bytes text = {0};
+	struct form_state s = form_start(form);
+	while (text.length < 1 << 20) {
+		const char *bytes;
+		form_mask(form, &s, bits);
+		if (compare) {
+			mask_plainly(form, &s, plain);
+			EXPECT(!memcmp(bits, plain, words * sizeof *bits));
+		}
+		uint32_t id = pick(bits, count);
+		if (!EXPECT(id < count) || tokenizer_is_end(tokenizer, id))
+			break;
+		size_t n = tokenizer_bytes(tokenizer, id, false, &bytes);
+		EXPECT(form_advance(form, &s, bytes, n));
+		put(&text, bytes, n);
+	}
+	EXPECT(form_complete(form, &s));
+	free(bits);
+	free(plain);
+	*length = text.length;
+	return (char *)text.at;
+}
+
+static void masks_as_defined(void)
+{
+	REQUIRE(index_ != NULL);
+	struct form *f = FORM(24, read_tool, all_tool, none_tool, numbers_tool);
+	REQUIRE(f != NULL);
+	for (unsigned i = 0; i < 5; i++) {
+		size_t length;
+		free(walk(f, true, &length));
+	}
+	form_close(&f);
+}
+
+static void check_arguments(struct text text)
+{
+	struct json all, value;
+	REQUIRE(json_check(text.at, text.length, &all) == 0);
+	if (json_find(all, "path", &value)) {
+		EXPECT_EQ(json_kind(value), JSON_STRING);
+		EXPECT(json_find(all, "limit", &value) && json_kind(value) == JSON_NUMBER);
+		EXPECT(!json_find(all, "extra", &value));
+	} else if (json_find(all, "mode", &value)) {
+		EXPECT(json_equals(value, "r", 1) || json_equals(value, "rw", 2) ||
+		       json_equals(value, "\xc3\xa9\n", 3));
+		EXPECT(json_find(all, "a \"b\"", &value) && json_kind(value) == JSON_NUMBER);
+		EXPECT(json_find(all, "on", &value) && json_kind(value) == JSON_BOOL);
+		EXPECT(json_find(all, "s", &value) && json_kind(value) == JSON_STRING);
+		int64_t n;
+		EXPECT(json_find(all, "i", &value) && json_integer(value, INT64_MIN, INT64_MAX, &n));
+	} else if (!json_find(all, "x", &value)) {
+		EXPECT_EQ(text.length, 2);
+	}
+}
+
+static void walks_end_in_calls(void)
+{
+	enum { WALKS = 300 };
+	const struct template *t;
+	REQUIRE(index_ != NULL);
+	REQUIRE(template_find("smollm2", &t) == 0);
+	static const uint32_t room[] = {1, 7, 200};
+	size_t longest = 0;
+	for (unsigned i = 0; i < 3; i++) {
+		struct form *f = FORM(room[i], read_tool, all_tool, none_tool, numbers_tool);
+		REQUIRE(f != NULL);
+		for (unsigned k = 0; k < WALKS / 3; k++) {
+			struct calls calls;
+			size_t length;
+			char *text = walk(f, false, &length);
+			calls_parse(t, text, length, false, &calls);
+			if (!EXPECT(calls.state == CALLS_COMPLETE && calls.count == 1))
+				printf("# %.*s\n", (int)length, text);
+			EXPECT_EQ(calls.text_length, 0);
+			if (calls.count == 1)
+				check_arguments(calls.call[0].arguments);
+			if (length > longest)
+				longest = length;
+			free(text);
+		}
+		form_close(&f);
+	}
+	printf("# longest call: %zu bytes\n", longest);
+}
+
+static void masks_are_fast(void)
+{
+	REQUIRE(index_ != NULL);
+	struct form *f = FORM(4096, read_tool, all_tool, none_tool);
+	REQUIRE(f != NULL);
+	static const char start[] = "<tool_call>\n{\"name\": \"read\", \"arguments\": {\"path\": \"";
+	uint32_t *bits = malloc((tokenizer_count(tokenizer) + 31) / 32 * sizeof *bits);
+	struct form_state s = form_start(f);
+	REQUIRE(form_advance(f, &s, start, sizeof start - 1));
+	double begin = now();
+	form_mask(f, &s, bits);
+	double first = now() - begin, least = 1;
+	for (unsigned i = 0; i < 1000; i++) {
+		form_advance(f, &s, "a", 1);
+		begin = now();
+		form_mask(f, &s, bits);
+		double each = now() - begin;
+		least = each < least ? each : least;
+	}
+	printf("# in a string: first %.0f us, then %.1f us\n", first * 1e6, least * 1e6);
+	EXPECT(least < 0.001);
+	free(bits);
+	form_close(&f);
+}
+
+int main(void)
+{
+	TAP_RUN(opens, "a vocabulary in order");
+	TAP_RUN(takes_the_form, "texts of the form, and others");
+	TAP_RUN(refuses_tools, "tools that have no form are refused");
+	TAP_RUN(refuses_vocabulary, "a vocabulary that lacks a character is refused");
+	TAP_RUN(masks_as_defined, "masks are what each token by itself gives");
+	TAP_RUN(walks_end_in_calls, "every walk over the masks ends in a call");
+	TAP_RUN(masks_are_fast, "a mask takes well under a millisecond");
+	form_index_close(&index_);
+	tokenizer_close(&tokenizer);
+	model_close(&model);
+	return tap_done();
+}
