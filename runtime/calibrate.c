@@ -24,14 +24,15 @@ static const float limit = 64.0f; /* some pairs are dead: no factor beyond this 
 
 /* Prose, code, numbers, markup and a tool's output: what the contexts of an agent are made of. */
 static const char text[] =
-	"The harbour master keeps a ledger of every boat that lies at the quay: who owns it, when it "
-	"came in, how long it may stay, and what is owed. When a storm is near she does not ask which "
-	"boat is the newest, but which can safely be moved.\n\n"
+	"The harbour master keeps a ledger of every boat that lies at the quay: who owns it, "
+	"when it came in, how long it may stay, and what is owed. When a storm is near she does "
+	"not ask which boat is the newest, but which can safely be moved.\n\n"
 	"static int ledger_move(struct ledger *l, uint32_t from, uint32_t to, uint64_t bytes)\n"
 	"{\n\tif (l->column[from] < bytes)\n\t\treturn -1;\n"
 	"\tl->column[from] -= bytes;\n\tl->column[to] += bytes;\n\treturn 0;\n}\n\n"
 	"$ ls -l src\n-rw-r--r-- 1 user user 4096 Mar 12 09:41 ledger.c\n"
-	"{\"name\": \"read_file\", \"arguments\": {\"path\": \"src/ledger.c\", \"lines\": [1, 40]}}\n\n"
+	"{\"name\": \"read_file\", \"arguments\": {\"path\": \"src/ledger.c\", "
+	"\"lines\": [1, 40]}}\n\n"
 	"## Results\n| run | tokens | seconds |\n|---|---|---|\n| 1 | 2048 | 3.75 |\n\n"
 	"Why does the test fail? Because the total was 17.5 and not 18, as the report says.\n";
 
@@ -83,9 +84,11 @@ void calibrate_layer(const struct arch *arch, const float *q, const float *k, ui
 	uint32_t good = 0;
 	for (uint32_t i = 0; i < n; i++) {
 		const uint32_t head = i / arch->head, value = i % arch->head;
-		const double power_k = pair_power(arch, k + head * arch->head, n, rows, skip, 1, value);
+		const double power_k =
+			pair_power(arch, k + head * arch->head, n, rows, skip, 1, value);
 		const double power_q = pair_power(arch, q + (size_t)head * group * arch->head,
-						  arch->heads * arch->head, rows, skip, group, value);
+						  arch->heads * arch->head, rows, skip, group,
+						  value);
 		s[i] = sqrt(sqrt(power_k) / fmax(sqrt(power_q), 1e-30));
 		if (isfinite(s[i]) && s[i] > 0)
 			sorted[good++] = s[i];
@@ -185,9 +188,10 @@ static int pass_layer(struct pass *p, uint32_t index, uint16_t *smooth)
 	TRY(ops->qkv(p->device, layer));
 	TRY(ops->rope_write(p->device, layer));
 	TRY(ops->wait(p->device, NULL, NULL));
-	TRY(ops->buffer_read(p->device, BUFFER_Q, 0, (size_t)p->rows * arch->heads * arch->head, p->q));
-	TRY(ops->buffer_read(p->device, BUFFER_K, 0, (size_t)p->rows * arch->kv_heads * arch->head,
-			     p->k));
+	const size_t q_count = (size_t)p->rows * arch->heads * arch->head;
+	const size_t k_count = (size_t)p->rows * arch->kv_heads * arch->head;
+	TRY(ops->buffer_read(p->device, BUFFER_Q, 0, q_count, p->q));
+	TRY(ops->buffer_read(p->device, BUFFER_K, 0, k_count, p->k));
 	calibrate_layer(arch, p->q, p->k, p->rows, CALIBRATE_SKIP, smooth);
 	TRY(ops->attend(p->device, layer));
 	TRY(ops->output(p->device, layer));
@@ -323,8 +327,8 @@ static int kept_write(const struct model *model, const char *dir, const uint16_t
 	FILE *file = fopen(draft, "wb");
 	if (!file)
 		return -ERR_IO;
-	bool good = fwrite(&head, sizeof head, 1, file) == 1 && fwrite(smooth, bytes, 1, file) == 1 &&
-		    fwrite(sum, sizeof sum, 1, file) == 1 && fflush(file) == 0 &&
+	bool good = fwrite(&head, sizeof head, 1, file) == 1 &&
+		    fwrite(smooth, bytes, 1, file) == 1 && fwrite(sum, sizeof sum, 1, file) == 1 && fflush(file) == 0 &&
 		    fsync(fileno(file)) == 0;
 	good = fclose(file) == 0 && good;
 	if (good && rename(draft, path) == 0)

@@ -61,8 +61,8 @@ static int flag_choice(const char *words, const char *value)
 static int flag_refuse(const struct flag *flag, const char *value, char *reason)
 {
 	if (flag->kind == FLAG_CHOICE)
-		snprintf(reason, FLAGS_REASON_MAX, "--%s: %.60s is not one of %s", flag->name, value,
-			 flag->words);
+		snprintf(reason, FLAGS_REASON_MAX, "--%s: %.60s is not one of %s", flag->name,
+			 value, flag->words);
 	else if (flag->kind == FLAG_SWITCH)
 		snprintf(reason, FLAGS_REASON_MAX, "--%s takes no value", flag->name);
 	else
@@ -103,8 +103,7 @@ static int flag_store(const struct flag *flag, const char *value, char *reason)
 			*(uint64_t *)flag->to = number;
 		return 0;
 	}
-	CHECK(!"a kind of flag");
-	return -ERR_BAD_ARG;
+	return -ERR_BAD_ARG; /* no such kind */
 }
 
 static const struct flag *flag_find(const struct flag *flags, uint32_t count, const char *name,
@@ -182,7 +181,9 @@ void flags_help(const struct flag *flags, uint32_t count)
 			snprintf(form, sizeof form, "--%s %s", f->name, f->words);
 		else
 			snprintf(form, sizeof form, "--%s %s", f->name,
-				 f->kind == FLAG_TEXT ? "TEXT" : f->kind == FLAG_BYTES ? "BYTES" : "N");
+				 f->kind == FLAG_TEXT	 ? "TEXT"
+				 : f->kind == FLAG_BYTES ? "BYTES"
+							 : "N");
 		printf("  %-34s %s\n", form, f->help ? f->help : "");
 	}
 }

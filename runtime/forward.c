@@ -60,7 +60,8 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 	}
 	if (options->page_tokens == 0 || options->page_tokens % 16 != 0 ||
 	    OPS_PARTITION % options->page_tokens != 0) {
-		snprintf(reason, MODEL_REASON_MAX, "pages of %u tokens: it must be 16, 32, 64, 128 or 256",
+		snprintf(reason, MODEL_REASON_MAX,
+			 "pages of %u tokens: it must be 16, 32, 64, 128 or 256",
 			 options->page_tokens);
 		return -ERR_OUT_OF_RANGE;
 	}
@@ -71,7 +72,8 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 	const uint64_t extra_bytes = extra * options->samples_max;
 	const uint64_t pages_max = (uint64_t)pages * options->sequences_max;
 	if (extra_bytes > INT32_MAX || pages_max > INT32_MAX / sizeof(struct ops_page)) {
-		snprintf(reason, MODEL_REASON_MAX, "a batch of %u sequences of %u tokens is too large",
+		snprintf(reason, MODEL_REASON_MAX,
+			 "a batch of %u sequences of %u tokens is too large",
 			 options->sequences_max, context);
 		return -ERR_OUT_OF_RANGE;
 	}
@@ -117,7 +119,8 @@ int forward_needs(const struct model *model, const struct forward_options *optio
 	return 0;
 }
 
-static void forward_plan_hash_make(struct forward *forward, const uint16_t *smooth, size_t count)
+static void forward_plan_hash_make(struct forward *forward, const uint16_t *smooth,
+				   size_t count)
 {
 	const uint32_t facts[] = {FORWARD_LAYOUT, forward->plan.kv,
 				  forward->ops->device_act(forward->device),
@@ -141,7 +144,8 @@ static int forward_load(struct forward *f, const struct forward_options *options
 	if (options->kv == KV_INT8) {
 		smooth = calloc(total, sizeof *smooth);
 		err = smooth ? calibrate_find(f->model, options->cache_dir, options->threads,
-					      options->progress, options->progress_arg, smooth, reason)
+					      options->progress, options->progress_arg, smooth,
+					      reason)
 			     : -ERR_MEMORY;
 		if (err != 0)
 			goto out;

@@ -117,8 +117,8 @@ static int cases_check(const struct cases *cases, const struct model *model, con
 		const struct case_tokens *c = &cases->at[i];
 		const uint64_t length = (uint64_t)c->count + c->generate;
 		if (length > model->arch.context)
-			return program_fail(name, "case %u: %llu tokens, the model's context is %u", i,
-					    (unsigned long long)length, model->arch.context);
+			return program_fail(name, "case %u: %llu tokens, the model's context is %u",
+					    i, (unsigned long long)length, model->arch.context);
 		for (uint32_t k = 0; k < c->count; k++)
 			if (c->tokens[k] >= model->arch.vocab)
 				return program_fail(name, "case %u: token %u, the model has %u", i,

@@ -143,15 +143,16 @@ static void print_results(struct perplexity *p)
 	if (p->json) {
 		printf("{\"tokens\":%u,\"nll\":%.9g,\"perplexity\":%.9g", p->scored, nll, exp(nll));
 		if (p->against != KV_NONE)
-			printf(",\"kl_mean\":%.6g,\"kl_p99\":%.6g,\"same_top1\":%.6g", mean, p99, same);
+			printf(",\"kl_mean\":%.6g,\"kl_p99\":%.6g,\"same_top1\":%.6g", mean, p99,
+			       same);
 		printf("}\n");
 		return;
 	}
 	printf("tokens scored   %u\nnll             %.5f\nperplexity      %.4f\n", p->scored, nll,
 	       exp(nll));
 	if (p->against != KV_NONE)
-		printf("KL mean         %.6f\nKL 99 %%         %.6f\nsame first      %.4f\n", mean, p99,
-		       same);
+		printf("KL mean         %.6f\nKL 99 %%         %.6f\nsame first      %.4f\n", mean,
+		       p99, same);
 }
 
 static int text_read(struct perplexity *p)

@@ -55,8 +55,7 @@ static uint32_t side_of(const struct arch *arch, enum side side)
 	case SIDE_HEAD: return arch->head;
 	case SIDE_VOCAB: return arch->vocab;
 	}
-	CHECK(!"a side");
-	return 0;
+	return 0; /* no such side */
 }
 
 static bool place_used(const struct arch *arch, const struct place *place)
@@ -67,8 +66,7 @@ static bool place_used(const struct arch *arch, const struct place *place)
 	case WHEN_QK_NORM: return arch->qk_norm;
 	case WHEN_POST_NORMS: return arch->post_norms;
 	}
-	CHECK(!"a condition");
-	return false;
+	return false; /* no such condition */
 }
 
 /* One tensor that the model must have: by number, so that loading and predicting walk one list.
@@ -83,7 +81,8 @@ struct wanted {
 
 static void weights_wanted(const struct arch *arch, uint32_t number, struct wanted *out)
 {
-	*out = (struct wanted){.used = true, .use = WEIGHT_VECTOR, .rows = 1, .columns = arch->width};
+	*out = (struct wanted){.used = true, .use = WEIGHT_VECTOR, .rows = 1,
+			       .columns = arch->width};
 	if (number >= EXTRA_TENSORS) {
 		const struct place *p = &places[(number - EXTRA_TENSORS) % PLACE_COUNT];
 		snprintf(out->name, sizeof out->name, "blk.%u.%s",
@@ -200,7 +199,8 @@ static int weights_load(const struct model *model, struct weights *w, uint8_t *b
 			err = w->ops->weight_make(w->device, tensor->type, wanted.use, tensor->rows,
 						  tensor->columns, buffer, &weight);
 		if (err != 0) {
-			snprintf(reason, MODEL_REASON_MAX, "tensor %s: %s", wanted.name, err_text(err));
+			snprintf(reason, MODEL_REASON_MAX, "tensor %s: %s", wanted.name,
+				 err_text(err));
 			return err;
 		}
 		weights_keep(w, weight);

@@ -186,6 +186,7 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 					     rows + i % 3);
 	}
 <<<<<<< HEAD
+<<<<<<< HEAD
 	pack_free(NULL, w);
 	free(data), free(want);
 	act_free(&a);
@@ -193,6 +194,10 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 	pack_free(w);
 	free(data), free(want), act_free(&a);
 >>>>>>> kernels
+=======
+	pack_free(NULL, w);
+	free(data), free(want), act_free(&a);
+>>>>>>> engine
 }
 
 static void matmuls(void)

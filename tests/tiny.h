@@ -6,10 +6,12 @@
 #ifndef HOLDFAST_TESTS_TINY_H
 #define HOLDFAST_TESTS_TINY_H
 
+#include <dirent.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "kernels/ops.h"
 
@@ -263,6 +265,22 @@ static inline int tiny_write(const char *path, uint64_t seed)
 		fputc(0, t->file);
 	const int bad = ferror(t->file);
 	return fclose(t->file) != 0 || bad ? -1 : 0;
+}
+
+/* Removes a test's folder and the files in it. */
+static inline void tiny_remove(const char *folder)
+{
+	char path[512];
+	DIR *dir = opendir(folder);
+	for (struct dirent *e; dir && (e = readdir(dir));) {
+		if (e->d_name[0] == '.')
+			continue;
+		snprintf(path, sizeof path, "%s/%s", folder, e->d_name);
+		unlink(path);
+	}
+	if (dir)
+		closedir(dir);
+	rmdir(folder);
 }
 
 #endif

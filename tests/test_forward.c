@@ -1,0 +1,346 @@
+/*
+ * The heart of the project: a session that is continued gives bit for bit what the same history
+ * gives when it is computed from nothing, whatever else happens.
+ *
+ * A history of tokens, some given and some sampled greedily, is computed once in one chunk on one
+ * thread: that is the truth for a path (instruction set and KV precision). Then it is computed in
+ * other ways: in chunks of 1, 7 and 64, with neighbours in the batch, on two threads, after a fork
+ * and after a rollback, with pages of another size. At every position the sampled token, its
+ * log-probability and the alternatives must be the same bits.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/program.h"
+#include "tests/tap.h"
+#include "tests/tiny.h"
+
+enum { LENGTH_MAX = 320, PAGES = 24, SEQUENCES = 3, TOP = 4 };
+
+static const char *const kv_names[] = {"fp8", "int8", "bf16", "f32"};
+static char folder[64];
+
+struct setup {
+	const struct model *model;
+	enum isa isa;
+	enum kv_kind kv;
+	uint32_t threads, page_tokens, length;
+	bool brief; /* a slow path: only the ways that say so */
+};
+
+/* A way to compute the history. */
+struct way {
+	const char *what;
+	uint32_t chunk;
+	bool neighbours, brief;
+};
+
+static int setup_open(const struct setup *s, struct run *run)
+{
+	struct forward_options o;
+	forward_options_default(&o);
+	o.kv = s->kv;
+	o.isa = s->isa;
+	o.threads = s->threads;
+	o.page_tokens = s->page_tokens;
+	o.page_count = PAGES * SEQUENCES;
+	o.sequences_max = SEQUENCES;
+	o.samples_max = LENGTH_MAX;
+	o.rows_max = LENGTH_MAX + 16;
+	o.context = LENGTH_MAX + 16;
+	o.cache_dir = folder;
+	TRY(run_open("test", s->model, &o, run));
+	for (uint32_t i = 0; i < SEQUENCES; i++) {
+		const struct run_sequence q = {.page_first = i * PAGES, .tag_first = 1 + i * PAGES};
+		TRY(run_tags(run, &q, PAGES));
+	}
+	return 0;
+}
+
+static struct run_sequence sequence_at(uint32_t index)
+{
+	return (struct run_sequence){.page_first = index * PAGES, .tag_first = 1 + index * PAGES};
+}
+
+/* Rows of tokens[from .. to) in one step, all sampled, after and before neighbours if wanted. */
+static int step(struct run *run, const struct run_sequence *sequence, const uint32_t *tokens,
+		uint32_t from, uint32_t to, bool neighbours, struct ops_sampled *out)
+{
+	static uint32_t beside[SEQUENCES];
+	batch_begin(run->builder);
+	for (uint32_t i = 0; i < SEQUENCES; i++) {
+		const struct run_sequence other = sequence_at(i);
+		if (other.page_first == sequence->page_first) {
+			const uint32_t row = run_put(run, sequence, tokens + from, to - from, from);
+			for (uint32_t k = 0; k < to - from; k++)
+				batch_sample(run->builder, row + k)->top_count = TOP;
+		} else if (neighbours) {
+			/* Its own history: other tokens, one to five rows a step. */
+			const uint32_t count = 1 + (from + i) % 5;
+			if (beside[i] + count > LENGTH_MAX)
+				beside[i] = 0;
+			run_put(run, &other, tokens + (LENGTH_MAX - beside[i] - count), count,
+				beside[i]);
+			beside[i] += count;
+		}
+	}
+	TRY(run_step(run));
+	memcpy(out + from, run->sampled, (to - from) * sizeof *out);
+	return 0;
+}
+
+static int history(struct run *run, const struct run_sequence *sequence, const uint32_t *tokens,
+		   uint32_t from, uint32_t to, uint32_t chunk, bool neighbours,
+		   struct ops_sampled *out)
+{
+	for (uint32_t at = from; at < to; at += chunk)
+		TRY(step(run, sequence, tokens, at, to - at < chunk ? to : at + chunk, neighbours,
+			 out));
+	return 0;
+}
+
+/* Positions [from, to) of both agree in every bit that was computed. */
+static bool same(const struct ops_sampled *a, const struct ops_sampled *b, uint32_t from, uint32_t to)
+{
+	for (uint32_t i = from; i < to; i++) {
+		const bool equal = a[i].token == b[i].token && a[i].top_count == b[i].top_count &&
+				   memcmp(&a[i].logprob, &b[i].logprob, sizeof a[i].logprob) == 0 &&
+				   memcmp(a[i].top_token, b[i].top_token, TOP * 4) == 0 &&
+				   memcmp(a[i].top_logprob, b[i].top_logprob, TOP * 4) == 0;
+		if (equal)
+			continue;
+		printf("# position %u: token %u (%.9g), it should be %u (%.9g)\n", i, a[i].token,
+		       (double)a[i].logprob, b[i].token, (double)b[i].logprob);
+		return false;
+	}
+	return true;
+}
+
+/* A session: a prompt, a turn of sampled tokens, a tool's result, a turn, and so on: `tokens` gets
+   the whole history (and the rest of its room other given tokens), out what was sampled on the way. */
+static int session(const struct setup *s, struct run *run, uint32_t *tokens, struct ops_sampled *out)
+{
+	static const uint32_t turns[] = {0, 3, 1, 2}; /* fourths of given and sampled tokens */
+	const uint32_t vocab = s->model->arch.vocab;
+	const struct run_sequence sequence = sequence_at(0);
+	for (uint32_t i = 0; i < LENGTH_MAX; i++)
+		tokens[i] = 3 + (i * i * 31 + i * 7 + 5) % (vocab - 3);
+	uint32_t at = 0;
+	for (uint32_t turn = 0; at < s->length; turn++) {
+		uint32_t given = s->length / 8 + 3 * turns[turn % 4], sampled = 5 + turns[turn % 4];
+		if (given > s->length - at)
+			given = s->length - at;
+		TRY(history(run, &sequence, tokens, at, at + given, 512, false, out));
+		at += given;
+		for (; sampled > 0 && at < s->length; sampled--, at++) {
+			tokens[at] = out[at - 1].token;
+			TRY(history(run, &sequence, tokens, at, at + 1, 1, false, out));
+		}
+	}
+	return 0;
+}
+
+static const struct way ways[] = {
+	{"one chunk", 512, false, false},
+	{"chunks of 64", 64, false, false},
+	{"chunks of 7", 7, false, false},
+	{"one by one", 1, false, true},
+	{"chunks of 64 with neighbours", 64, true, false},
+	{"chunks of 7 with neighbours", 7, true, true},
+	{"one by one with neighbours", 1, true, false},
+};
+
+/* Fork: the full pages are shared, the open one is copied; the copy goes on, then the original goes
+   on: neither sees the other. Rollback: other tokens over the end, then the right ones again. */
+static int fork_and_rollback(const struct setup *s, struct run *run, const uint32_t *tokens,
+			     const struct ops_sampled *truth, struct ops_sampled *out, bool *good)
+{
+	const struct ops *ops = forward_ops(run->forward);
+	const uint32_t middle = s->length * 2 / 3 | 1, page = middle / s->page_tokens;
+	const struct run_sequence sequence = sequence_at(0), fork = sequence_at(1);
+	uint32_t wrong[LENGTH_MAX];
+	for (uint32_t i = 0; i < LENGTH_MAX; i++)
+		wrong[i] = tokens[LENGTH_MAX - 1 - i];
+	TRY(history(run, &sequence, tokens, 0, middle, 64, false, out));
+	for (uint32_t i = 0; i <= page; i++)
+		TRY(ops->page_copy(forward_device(run->forward), 0, sequence.page_first + i,
+				   fork.page_first + i));
+	TRY(history(run, &fork, wrong, middle, s->length, 7, false, out));
+	TRY(history(run, &sequence, tokens, middle, s->length, 1, false, out));
+	*good = same(out, truth, 0, s->length);
+	/* The fork is rolled back to where it began, and takes the original's way. */
+	memset(out + middle, 0, (s->length - middle) * sizeof *out);
+	TRY(history(run, &fork, tokens, middle, s->length, 7, false, out));
+	*good = same(out, truth, middle, s->length) && *good;
+	return 0;
+}
+
+static void heart(const struct setup *first)
+{
+	static uint32_t tokens[LENGTH_MAX];
+	static struct ops_sampled lived[LENGTH_MAX], truth[LENGTH_MAX], out[LENGTH_MAX];
+	for (uint32_t threads = 1; threads <= 2; threads++) {
+		struct setup s = *first;
+		struct run run;
+		bool good = false;
+		s.threads = threads;
+		/* Another size of page on the second round changes nothing either. */
+		s.page_tokens = threads == 1 ? 16 : 64;
+		REQUIRE(setup_open(&s, &run) == 0);
+		const struct run_sequence sequence = sequence_at(0);
+		if (threads == 1) {
+			EXPECT_EQ(session(&s, &run, tokens, lived), 0);
+			EXPECT_EQ(history(&run, &sequence, tokens, 0, s.length, 512, false, truth), 0);
+			EXPECT(same(lived, truth, 0, s.length));
+		}
+		for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
+			if (s.brief && !ways[i].brief)
+				continue;
+			memset(out, 0, sizeof out);
+			EXPECT_EQ(history(&run, &sequence, tokens, 0, s.length, ways[i].chunk,
+					  ways[i].neighbours, out), 0);
+			if (!EXPECT(same(out, truth, 0, s.length)))
+				printf("# %s, %s KV, %u threads, %s\n", ops_isa_name(s.isa),
+				       kv_names[s.kv], threads, ways[i].what);
+		}
+		EXPECT_EQ(fork_and_rollback(&s, &run, tokens, truth, out, &good), 0);
+		EXPECT(good);
+		run_close(&run);
+	}
+}
+
+static struct model *tiny_model;
+
+static void tiny_all(enum isa isa)
+{
+	if (!ops_isa_runs(isa))
+		TAP_SKIP("this machine does not run it");
+	REQUIRE(tiny_model != NULL);
+	for (int kv = KV_FP8; kv <= KV_F32; kv++)
+		heart(&(struct setup){.model = tiny_model, .isa = isa, .kv = (enum kv_kind)kv,
+				      .length = 290});
+}
+
+static void tiny_scalar(void)
+{
+	tiny_all(ISA_SCALAR);
+}
+
+static void tiny_avx2(void)
+{
+	tiny_all(ISA_AVX2);
+}
+
+static void tiny_avx512(void)
+{
+	tiny_all(ISA_AVX512);
+}
+
+/* The real model, on each path that runs: a history over more than one partition on the best one,
+   shorter ones on those that are slow. */
+static void real_all(void)
+{
+	static const uint32_t lengths[] = {[ISA_SCALAR] = 16, [ISA_AVX2] = 64, [ISA_AVX512] = 64};
+	const char *path = getenv("HOLDFAST_MODEL");
+	char reason[MODEL_REASON_MAX];
+	struct model *model = NULL;
+	if (!path || !*path)
+		TAP_SKIP("HOLDFAST_MODEL is not set");
+	REQUIRE(model_open(path, &model, reason) == 0);
+	for (int isa = ISA_SCALAR; isa <= ISA_AVX512; isa++)
+		if (ops_isa_runs((enum isa)isa))
+			heart(&(struct setup){.model = model, .isa = (enum isa)isa, .kv = KV_FP8,
+					      .length = isa == (int)ops_isa_best()
+								? 270 : lengths[isa],
+					      .brief = true});
+	model_close(&model);
+}
+
+static void needs_agree(void)
+{
+	REQUIRE(tiny_model != NULL);
+	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
+		struct forward_options o;
+		struct forward_needs needs, none;
+		struct forward *f = NULL;
+		char reason[MODEL_REASON_MAX];
+		forward_options_default(&o);
+		o.kv = (enum kv_kind)kv;
+		o.threads = 1;
+		o.page_count = 10;
+		o.cache_dir = folder;
+		EXPECT_EQ(forward_needs(tiny_model, &o, &needs), 0);
+		REQUIRE(forward_open(tiny_model, &o, &f, reason) == 0);
+		EXPECT_EQ(needs.weights_bytes, forward_weights_bytes(f));
+		EXPECT_EQ(needs.page_bytes, ops_page_bytes(o.kv, TINY_LAYERS, TINY_KV_HEADS, TINY_HEAD,
+							   o.page_tokens));
+		EXPECT(needs.slab_bytes >= 10 * needs.page_bytes);
+		o.page_count = 0;
+		EXPECT_EQ(forward_needs(tiny_model, &o, &none), 0);
+		EXPECT_EQ(none.slab_bytes, 0);
+		EXPECT_EQ(none.weights_bytes, needs.weights_bytes);
+		forward_close(&f);
+	}
+}
+
+static void refuses(void)
+{
+	struct forward_options o;
+	struct forward *f = NULL;
+	char reason[MODEL_REASON_MAX] = "";
+	REQUIRE(tiny_model != NULL);
+	forward_options_default(&o);
+	o.context = TINY_CONTEXT + 1;
+	EXPECT_EQ(forward_open(tiny_model, &o, &f, reason), -ERR_OUT_OF_RANGE);
+	EXPECT(f == NULL && strstr(reason, "1025") && strstr(reason, "1024"));
+	o.context = 0;
+	o.page_tokens = 24;
+	EXPECT_EQ(forward_open(tiny_model, &o, &f, reason), -ERR_OUT_OF_RANGE);
+	EXPECT(strstr(reason, "24") != NULL);
+}
+
+/* A foreign page ends that sequence and leaves its neighbour alone; without the check it does not. */
+static void tags_matter(void)
+{
+	const struct setup s = {.model = tiny_model, .isa = ISA_SCALAR, .kv = KV_FP8, .threads = 1,
+				.page_tokens = 16, .length = 40};
+	const uint32_t tokens[3] = {5, 6, 7};
+	struct run run;
+	REQUIRE(tiny_model != NULL);
+	REQUIRE(setup_open(&s, &run) == 0);
+	const struct run_sequence own = sequence_at(0);
+	struct run_sequence foreign = sequence_at(1);
+	foreign.tag_first += 1000;
+	batch_begin(run.builder);
+	batch_sample(run.builder, run_put(&run, &own, tokens, 3, 0) + 2);
+	batch_sample(run.builder, run_put(&run, &foreign, tokens, 3, 0) + 2);
+	EXPECT_EQ(run_step(&run), -ERR_INTEGRITY);
+	EXPECT_EQ(run.faults[0].page, OPS_NONE);
+	EXPECT_EQ(run.faults[1].page, PAGES);
+	EXPECT_EQ(run.faults[1].found, 1 + PAGES);
+	EXPECT(run.sampled[0].token != OPS_NONE);
+	EXPECT_EQ(run.sampled[1].token, OPS_NONE);
+	run_close(&run);
+}
+
+int main(void)
+{
+	char path[100], reason[MODEL_REASON_MAX] = "";
+	snprintf(folder, sizeof folder, "/tmp/holdfast-forward-XXXXXX");
+	if (!mkdtemp(folder))
+		return 1;
+	snprintf(path, sizeof path, "%s/tiny.gguf", folder);
+	if (tiny_write(path, 1) == 0 && model_open(path, &tiny_model, reason) != 0)
+		printf("# %s\n", reason);
+	TAP_RUN(tiny_scalar, "continued is recomputed, all weight types and KV kinds, scalar");
+	TAP_RUN(tiny_avx2, "the same on AVX2");
+	TAP_RUN(tiny_avx512, "the same on AVX-512");
+	TAP_RUN(needs_agree, "what a model will take is what it takes");
+	TAP_RUN(refuses, "what the model cannot do is refused with the numbers");
+	TAP_RUN(tags_matter, "a foreign page ends its sequence and no other");
+	TAP_RUN(real_all, "continued is recomputed with the real model on every path");
+	model_close(&tiny_model);
+	tiny_remove(folder);
+	return tap_done();
+}
