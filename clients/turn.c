@@ -223,7 +223,7 @@ static void print_end(const struct hf_end *end)
 	fputs("]\n", stderr);
 }
 
-/* Results as ID=TEXT. The ids are cut out of copies, which live as long as the program. */
+/* Results as ID=TEXT. The ids are cut out of copies, which results_free frees. */
 static int results_read(struct said *o, struct hf_message *m)
 {
 	for (uint32_t i = 0; i < o->result_count; i++) {
@@ -236,6 +236,12 @@ static int results_read(struct said *o, struct hf_message *m)
 			.content = equals + 1};
 	}
 	return EXIT_DONE;
+}
+
+static void results_free(struct hf_message *m)
+{
+	for (uint32_t i = 0; i < LIST_MAX; i++)
+		free((char *)m[i].tool_call_id);
 }
 
 int command_turn(struct said *o)
@@ -262,7 +268,7 @@ int command_turn(struct said *o)
 	if (exit == EXIT_DONE)
 		exit = session_begin(o, &s);
 	if (exit != EXIT_DONE)
-		return free(input), exit;
+		return results_free(m), free(input), exit;
 	int code = run(o, &s, m, count, &t, &end);
 	if (!t.ended_line)
 		putchar('\n');
@@ -277,6 +283,7 @@ int command_turn(struct said *o)
 	/* A session of one turn is not left behind; one that waits for a tool is. */
 	if (!o->session && !o->keep && !waits && hf_session_close(o->client, &s, &end) == 0)
 		hf_end_free(&end);
+	results_free(m);
 	free(input);
 	free(t.at);
 	return exit;
