@@ -272,8 +272,13 @@ static bool end_copies(struct hf_end *end, const struct wire_end *m, const uint8
 		if (!to->id || !to->name || !to->arguments)
 			return end->call_count++, false;
 	}
-	if (m->result.at && !(end->json = copy_json(m->result)))
-		return false;
+	if (m->result.at) {
+		end->json = copy_json(m->result);
+		end->packed = (uint8_t *)copy_text(m->result.at, m->result.length);
+		end->packed_bytes = m->result.length;
+		if (!end->json || !end->packed)
+			return false;
+	}
 	if (wire_get_bin(wire_find(m->result, "text"), &bytes)) {
 		end->bytes = copy_text(bytes.at, bytes.length);
 		end->byte_count = bytes.length;

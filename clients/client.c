@@ -117,6 +117,7 @@ void hf_end_free(struct hf_end *end)
 	free(end->status);
 	free(end->usage.diverged_why);
 	free(end->json);
+	free(end->packed);
 	free(end->ids);
 	free(end->bytes);
 	end_init(end);

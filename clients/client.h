@@ -103,6 +103,8 @@ struct hf_end {
 	struct hf_tool_call *calls; /* to be made, and answered with hf_session_continue */
 	uint32_t call_count;
 	char *json;        /* the result of methods that have one, as JSON; else NULL */
+	uint8_t *packed;   /* the same as it came, in MessagePack, validated */
+	size_t packed_bytes;
 	uint32_t *ids;     /* of hf_tokenize */
 	size_t id_count;
 	char *bytes;       /* of hf_detokenize; ended by NUL, may contain NUL */

@@ -337,6 +337,7 @@ static void rest(void)
 	TRY_CALL(hf_session_residency(c, &s, &r, &end));
 	TRY_CALL(hf_session_hint(c, &s, 500, "run", &end));
 	TRY_CALL(hf_session_park(c, &s, "host", &end));
+	hf_end_free(&end);
 	EXPECT_EQ(hf_session_park(c, &s, "attic", &end), -ERR_BAD_ARG);
 	TRY_CALL(hf_session_list(c, 0, 10, &end));
 	EXPECT(end.json && end.json[0] == '[');

@@ -1,0 +1,51 @@
+/*
+ * The command line: what its files share. stdout is data, stderr is words; exit codes are
+ * EXIT_*. Private to the program holdfast.
+ */
+#ifndef HOLDFAST_CLIENTS_COMMAND_H
+#define HOLDFAST_CLIENTS_COMMAND_H
+
+#include "clients/client.h"
+#include "clients/wire.h"
+
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LATER = 3 };
+enum { LIST_MAX = 64 };
+
+/* What the command line said. */
+struct said {
+	const char *command, *endpoint, *session, *system, *message, *label;
+	bool json, keep, read_stdin, ignore_end, special;
+	const char *tools[WIRE_TOOLS_MAX], *stops[WIRE_STOPS_MAX], *results[LIST_MAX];
+	uint32_t tool_count, stop_count, result_count;
+	uint64_t to_tokens, to_turn, first, count; /* HF_NONE: not said */
+	struct hf_sampling sampling;
+	uint32_t timeout_ms, deadline_ms;
+	char **words; /* what is no option */
+	int word_count;
+	struct hf_client *client;
+};
+
+/* Says a line on stderr: "holdfast: turn: …". Returns the exit code for a code of the library. */
+int say_error(const struct said *o, int code, const struct hf_end *end);
+int say_usage(const struct said *o, const char *what);
+void say_line(const char *text);
+
+int command_chat(struct said *o);
+int command_turn(struct said *o);
+
+/* Opens the session that --session names, or a new one. */
+int session_begin(struct said *o, struct hf_session *out);
+
+/* All of standard input; NULL when there is no memory, or more than a message may hold. */
+char *read_all(size_t *length);
+
+/* Text of somebody else's to a stream: where that is a terminal, without control characters. */
+void print_text(void *stream, const char *text, size_t length);
+
+/* Results for people. */
+void print_sessions(struct wire_value r);
+void print_ledger(struct wire_value r);
+void print_pages(struct wire_value r);
+void print_map(struct wire_value r);
+
+#endif

@@ -1,0 +1,439 @@
+/*
+ * The command line of holdfast: options, the table of commands, and those that ask one question.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <getopt.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "clients/command.h"
+
+void say_line(const char *text)
+{
+	fprintf(stderr, "%s\n", text);
+}
+
+int say_usage(const struct said *o, const char *what)
+{
+	fprintf(stderr, "holdfast: %s%s%s\n", o->command ? o->command : "",
+		o->command ? ": " : "", what);
+	return EXIT_USAGE;
+}
+
+int say_error(const struct said *o, int code, const struct hf_end *end)
+{
+	fprintf(stderr, "holdfast: %s: %s: %s", o->command, hf_name(code), hf_text(code));
+	if (end && end->limit != HF_NONE && end->used != HF_NONE && end->asked != HF_NONE)
+		fprintf(stderr, " (%llu used, %llu asked, %llu is the limit)",
+			(unsigned long long)end->used, (unsigned long long)end->asked,
+			(unsigned long long)end->limit);
+	if (end && end->after_ms != HF_NONE)
+		fprintf(stderr, ", try again in %llu ms", (unsigned long long)end->after_ms);
+	fputc('\n', stderr);
+	return hf_later(code) ? EXIT_LATER : EXIT_FAILED;
+}
+
+/* Prints a result by its printer, or as JSON, and frees the end. */
+static int show(const struct said *o, int code, struct hf_end *end,
+	void (*print)(struct wire_value r))
+{
+	struct wire_value r = {end->packed, end->packed_bytes};
+	int exit = EXIT_DONE;
+	if (code != 0)
+		exit = say_error(o, code, end);
+	else if (o->json)
+		puts(end->json ? end->json : "null");
+	else if (print && r.at)
+		print(r);
+	hf_end_free(end);
+	return exit;
+}
+
+static int command_sessions(struct said *o)
+{
+	struct hf_end end;
+	int code = hf_session_list(o->client, o->first, o->count, &end);
+	return show(o, code, &end, print_sessions);
+}
+
+static int session_word(const struct said *o, struct hf_session *out)
+{
+	*out = (struct hf_session){.epoch = HF_NONE, .turn = HF_NONE};
+	const char *text = o->word_count > 0 ? o->words[0] : o->session;
+	if (!text)
+		return say_usage(o, "which session?");
+	return hf_id_read(text, &out->id) ? EXIT_DONE :
+		say_usage(o, "a session is 32 hexadecimal digits");
+}
+
+static int command_show(struct said *o)
+{
+	struct hf_session s;
+	struct hf_end end;
+	int exit = session_word(o, &s);
+	return exit != EXIT_DONE ? exit :
+		show(o, hf_session_show(o->client, &s, &end), &end, print_map);
+}
+
+static int command_close(struct said *o)
+{
+	int exit = EXIT_DONE;
+	if (o->word_count == 0)
+		return say_usage(o, "which session?");
+	for (; o->word_count > 0; o->words++, o->word_count--) {
+		struct hf_session s;
+		struct hf_end end;
+		int one = session_word(o, &s);
+		if (one == EXIT_DONE) {
+			int code = hf_session_close(o->client, &s, &end);
+			one = code == 0 ? EXIT_DONE : say_error(o, code, &end);
+			hf_end_free(&end);
+		}
+		exit = one != EXIT_DONE ? one : exit;
+	}
+	return exit;
+}
+
+static int command_fork(struct said *o)
+{
+	struct hf_session s, out;
+	struct hf_end end;
+	char text[33];
+	int exit = session_word(o, &s);
+	if (exit != EXIT_DONE)
+		return exit;
+	int code = hf_session_fork(o->client, &s, o->to_tokens, o->to_turn, &out, &end);
+	if (code == 0) {
+		hf_id_text(&out.id, text);
+		printf(o->json ? "{\"session\":\"%s\"}\n" : "%s\n", text);
+		hf_end_free(&end);
+		return EXIT_DONE;
+	}
+	return show(o, code, &end, NULL);
+}
+
+static int command_rollback(struct said *o)
+{
+	struct hf_session s;
+	struct hf_end end;
+	int exit = session_word(o, &s);
+	if (exit != EXIT_DONE)
+		return exit;
+	if ((o->to_tokens == HF_NONE) == (o->to_turn == HF_NONE))
+		return say_usage(o, "--to-tokens N or --to-turn N is needed");
+	return show(o, hf_session_rollback(o->client, &s, o->to_tokens, o->to_turn, &end), &end,
+		print_map);
+}
+
+static int command_ledger(struct said *o)
+{
+	struct hf_end end;
+	return show(o, hf_ledger_show(o->client, &end), &end, print_ledger);
+}
+
+static int command_pages(struct said *o)
+{
+	struct hf_session s;
+	struct hf_end end;
+	bool one = o->word_count > 0 || o->session;
+	int exit = one ? session_word(o, &s) : EXIT_DONE;
+	return exit != EXIT_DONE ? exit :
+		show(o, hf_pages_show(o->client, one ? &s : NULL, o->first, o->count, &end), &end,
+			print_pages);
+}
+
+static int command_model(struct said *o)
+{
+	struct hf_end end;
+	return show(o, hf_model_show(o->client, &end), &end, print_map);
+}
+
+static int command_health(struct said *o)
+{
+	struct hf_end end;
+	return show(o, hf_health(o->client, &end), &end, print_map);
+}
+
+static int command_tokenize(struct said *o)
+{
+	struct hf_end end;
+	char *input = NULL;
+	const char *text = o->word_count > 0 ? o->words[0] : NULL;
+	size_t length = text ? strlen(text) : 0;
+	if (!text) {
+		text = input = read_all(&length);
+		if (!input)
+			return say_error(o, -ERR_TOO_BIG, NULL);
+	}
+	int code = hf_tokenize(o->client, text, length, o->special, &end);
+	if (code == 0) {
+		for (size_t i = 0; i < end.id_count; i++)
+			printf("%s%u", i == 0 ? "[" : ",", end.ids[i]);
+		puts(end.id_count > 0 ? "]" : "[]");
+	} else {
+		say_error(o, code, &end);
+	}
+	free(input);
+	hf_end_free(&end);
+	return code == 0 ? EXIT_DONE : hf_later(code) ? EXIT_LATER : EXIT_FAILED;
+}
+
+/* --- Commands and options. --- */
+
+static const struct command {
+	const char *name, *usage, *help;
+	const char *options; /* the letters of those it takes */
+	int words; /* at most */
+	int (*run)(struct said *o);
+} commands[] = {
+	{"chat", "[--session ID]", "talk; a line is a turn, /quit or end of input leaves",
+		"SyLTkmtpKsfxid", 0, command_chat},
+	{"turn", "[--session ID] --message TEXT", "run one turn and print what comes",
+		"SyLTkmtpKsfxidMrI", 0, command_turn},
+	{"sessions", "", "list sessions", "nc", 0, command_sessions},
+	{"show", "ID", "show a session", "S", 1, command_show},
+	{"fork", "ID", "make a session of another's history", "Sab", 1, command_fork},
+	{"rollback", "ID", "take a session back", "Sab", 1, command_rollback},
+	{"close", "ID…", "end sessions", "", 1000, command_close},
+	{"ledger", "", "what memory holds, by account and column", "", 0, command_ledger},
+	{"pages", "[ID]", "list KV pages", "Snc", 1, command_pages},
+	{"model", "", "show the model", "", 0, command_model},
+	{"tokenize", "[TEXT]", "ids of a text, or of standard input, as JSON", "z", 1,
+		command_tokenize},
+	{"health", "", "ask how the daemon is", "", 0, command_health},
+};
+
+static const struct option_entry {
+	const char *name, *value, *help;
+	char letter; /* upper and lower case are different options; none is a short option */
+} option_table[] = {
+	{"session", "ID", "the session; without it, a new one that is closed at the end", 'S'},
+	{"system", "TEXT", "system prompt of a new session", 'y'},
+	{"label", "TEXT", "label of a new session", 'L'},
+	{"tool", "JSON", "a tool of a new session; may be repeated", 'T'},
+	{"keep", NULL, "do not close the new session", 'k'},
+	{"message", "TEXT", "what the user says; -: standard input", 'M'},
+	{"stdin", NULL, "the same as --message -", 'I'},
+	{"result", "CALL=TEXT", "the result of a tool call; may be repeated", 'r'},
+	{"max-tokens", "N", "sample at most so many", 'm'},
+	{"temperature", "X", "0 (greedy) to 100", 't'},
+	{"top-p", "X", "above 0, up to 1", 'p'},
+	{"top-k", "N", "0: off", 'K'},
+	{"seed", "N", "0 to 18446744073709551615", 's'},
+	{"stop", "TEXT", "a string that ends the turn; may be repeated", 'f'},
+	{"ignore-end", NULL, "end tokens do not end the turn", 'x'},
+	{"deadline", "MS", "cancel after so many milliseconds", 'd'},
+	{"min-p", "X", "0 (off) to 1", 'i'},
+	{"to-tokens", "N", "so many tokens of the history stay", 'a'},
+	{"to-turn", "N", "the turns up to this one stay", 'b'},
+	{"first", "N", "begin with this one", 'n'},
+	{"count", "N", "list at most so many", 'c'},
+	{"special", NULL, "control tokens are recognised", 'z'},
+	{"endpoint", "E", "where the daemon listens", 'E'},
+	{"timeout", "MS", "for the daemon to answer at all; default 5000", 'o'},
+	{"json", NULL, "results as JSON", 'j'},
+	{"help", NULL, "this text", 'h'},
+	{"version", NULL, "the version", 'V'},
+};
+static const char options_of_all[] = "EojhV";
+enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0],
+	COMMAND_COUNT = sizeof commands / sizeof commands[0] };
+
+static void print_options(const char *letters)
+{
+	for (int i = 0; i < OPTION_COUNT; i++) {
+		const struct option_entry *e = &option_table[i];
+		char left[40];
+		if (!strchr(letters, e->letter))
+			continue;
+		snprintf(left, sizeof left, "--%s%s%s", e->name, e->value ? " " : "",
+			e->value ? e->value : "");
+		printf("  %-20s %s\n", left, e->help);
+	}
+}
+
+static int print_help(const struct command *c)
+{
+	if (c) {
+		printf("usage: holdfast %s %s [options]\n%s\n\n", c->name, c->usage, c->help);
+		print_options(c->options);
+	} else {
+		printf("usage: holdfast COMMAND [options]\n\n");
+		for (int i = 0; i < COMMAND_COUNT; i++)
+			printf("  %-10s %-30s %s\n", commands[i].name, commands[i].usage, commands[i].help);
+		printf("\nholdfast COMMAND --help shows the options of a command. Of all commands:\n");
+	}
+	print_options(options_of_all);
+	printf("\nThe endpoint is --endpoint, else $HOLDFAST_ENDPOINT, else\n"
+		"ipc://${XDG_RUNTIME_DIR:-/tmp/holdfast-UID}/holdfast.sock\n"
+		"Exit codes: 0 done, 1 failed, 2 used wrongly, 3 not now: try again.\n");
+	return EXIT_DONE;
+}
+
+static bool number(const char *text, uint64_t most, uint64_t *out)
+{
+	char *rest;
+	errno = 0;
+	unsigned long long n = strtoull(text, &rest, 10);
+	if (*text < '0' || *text > '9' || *rest || errno || n > most)
+		return false;
+	*out = n;
+	return true;
+}
+
+static bool number32(const char *text, uint32_t *out)
+{
+	uint64_t n;
+	if (!number(text, UINT32_MAX, &n))
+		return false;
+	*out = (uint32_t)n;
+	return true;
+}
+
+static bool real(const char *text, double *out)
+{
+	char *rest;
+	*out = strtod(text, &rest);
+	return rest != text && !*rest;
+}
+
+static bool append(const char **list, uint32_t *count, uint32_t most, const char *value)
+{
+	if (*count >= most)
+		return false;
+	list[(*count)++] = value;
+	return true;
+}
+
+static bool take_option(struct said *o, char letter, const char *value)
+{
+	switch (letter) {
+	case 'S': o->session = value; return true;
+	case 'y': o->system = value; return true;
+	case 'L': o->label = value; return true;
+	case 'T': return append(o->tools, &o->tool_count, WIRE_TOOLS_MAX, value);
+	case 'k': o->keep = true; return true;
+	case 'M': o->message = value; return true;
+	case 'I': o->read_stdin = true; return true;
+	case 'r': return append(o->results, &o->result_count, LIST_MAX, value);
+	case 'm': return number32(value, &o->sampling.max_tokens);
+	case 't': return real(value, &o->sampling.temperature);
+	case 'p': return real(value, &o->sampling.top_p);
+	case 'i': return real(value, &o->sampling.min_p);
+	case 'K': return number32(value, &o->sampling.top_k);
+	case 's': return number(value, UINT64_MAX, &o->sampling.seed);
+	case 'f': return append(o->stops, &o->stop_count, WIRE_STOPS_MAX, value);
+	case 'x': o->ignore_end = true; return true;
+	case 'd': return number32(value, &o->deadline_ms);
+	case 'a': return number(value, INT32_MAX, &o->to_tokens);
+	case 'b': return number(value, INT64_MAX, &o->to_turn);
+	case 'n': return number(value, UINT32_MAX, &o->first);
+	case 'c': return number(value, WIRE_COUNT_MAX, &o->count) && o->count > 0;
+	case 'z': o->special = true; return true;
+	case 'E': o->endpoint = value; return true;
+	case 'o': return number32(value, &o->timeout_ms) && o->timeout_ms > 0;
+	case 'j': o->json = true; return true;
+	default: return false;
+	}
+}
+
+static const struct command *command_find(const char *name)
+{
+	for (int i = 0; name && i < COMMAND_COUNT; i++)
+		if (strcmp(commands[i].name, name) == 0)
+			return &commands[i];
+	return NULL;
+}
+
+/* Reads options; -1 to go on, else the exit code. */
+static int options_read(struct said *o, const struct command *c, int argc, char **argv)
+{
+	struct option longs[OPTION_COUNT + 1] = {0};
+	int at, got;
+	for (int i = 0; i < OPTION_COUNT; i++)
+		longs[i] = (struct option){option_table[i].name,
+			option_table[i].value ? required_argument : no_argument, NULL, 0};
+	while ((got = getopt_long(argc, argv, "", longs, &at)) != -1) {
+		if (got == '?')
+			return EXIT_USAGE;
+		const struct option_entry *e = &option_table[at];
+		if (e->letter == 'h')
+			return print_help(c);
+		if (e->letter == 'V')
+			return puts("holdfast " PACKAGE_VERSION), EXIT_DONE;
+		if (!strchr(options_of_all, e->letter) && !(c && strchr(c->options, e->letter))) {
+			fprintf(stderr, "holdfast: %s: --%s is not an option of it\n",
+				o->command ? o->command : "holdfast", e->name);
+			return EXIT_USAGE;
+		}
+		if (!take_option(o, e->letter, optarg)) {
+			fprintf(stderr, "holdfast: --%s: this value is not possible\n", e->name);
+			return EXIT_USAGE;
+		}
+	}
+	return -1;
+}
+
+static int connect_to(struct said *o)
+{
+	char fallback[512] = "";
+	struct hf_options options = {.client = "holdfast", .timeout_ms = o->timeout_ms};
+	int code = hf_open(o->endpoint, &options, &o->client);
+	if (code == 0)
+		return EXIT_DONE;
+	if (!o->endpoint)
+		wire_default_endpoint(fallback, sizeof fallback);
+	const char *at = o->endpoint ? o->endpoint : fallback;
+	if (code == -ERR_NO_FILE || code == -ERR_CLOSED)
+		fprintf(stderr, "holdfast: %s: no daemon listens at %s; start holdfastd\n", o->command, at);
+	else
+		fprintf(stderr, "holdfast: %s: %s: %s: %s\n", o->command, at, hf_name(code), hf_text(code));
+	return code == -ERR_BAD_ARG ? EXIT_USAGE : hf_later(code) ? EXIT_LATER : EXIT_FAILED;
+}
+
+/* The first word that is neither an option nor the value of one. The options of a command are only
+   known with it, so it is looked for before they are read. */
+static const char *command_word(int argc, char **argv)
+{
+	for (int i = 1; i < argc; i++) {
+		if (argv[i][0] != '-')
+			return argv[i];
+		if (strcmp(argv[i], "--endpoint") == 0 || strcmp(argv[i], "--timeout") == 0)
+			i++;
+	}
+	return NULL;
+}
+
+int main(int argc, char **argv)
+{
+	struct said o = {.to_tokens = HF_NONE, .to_turn = HF_NONE, .count = WIRE_COUNT_DEFAULT};
+	o.command = command_word(argc, argv);
+	const struct command *c = command_find(o.command);
+	if (o.command && !c)
+		return say_usage(&o, "there is no such command; holdfast --help lists them");
+	int exit = options_read(&o, c, argc, argv);
+	if (exit >= 0)
+		return exit;
+	if (!c)
+		return say_usage(&o, "a command is needed; holdfast --help lists them");
+	optind++;
+	o.words = argv + optind;
+	o.word_count = argc - optind;
+	if (o.word_count > c->words)
+		return say_usage(&o, "too many words");
+	/* A reader that goes away is an error to be seen, not a death. */
+	signal(SIGPIPE, SIG_IGN);
+	exit = connect_to(&o);
+	if (exit == EXIT_DONE)
+		exit = c->run(&o);
+	hf_close(&o.client);
+	if (fflush(stdout) != 0 || ferror(stdout)) {
+		say_line("holdfast: standard output cannot be written");
+		exit = exit == EXIT_DONE ? EXIT_FAILED : exit;
+	}
+	return exit;
+}

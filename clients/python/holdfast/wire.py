@@ -1,0 +1,100 @@
+"""Frames and MessagePack of AR/1. Nothing that comes in is believed without a check."""
+
+from __future__ import annotations
+
+import struct
+from typing import Any, List, Optional, Tuple
+
+import msgpack
+
+from .errors import make_error
+
+HELLO, CALL, WINDOW, CANCEL, PING, BYE = 0x01, 0x02, 0x03, 0x04, 0x07, 0x0F
+WELCOME, ACCEPTED, DATA, END, NOTE, PONG, GOAWAY, REJECT = (
+    0x81, 0x82, 0x83, 0x84, 0x85, 0x87, 0x88, 0x89)
+FLAG_BLOB = 1
+HEADER = struct.Struct(">2sBBHHQQ")
+BODY_BYTES, BLOB_BYTES, WINDOW_BYTES, DATA_TOKENS = 256 << 10, 1 << 20, 64 << 10, 1 << 16
+
+
+def _pairs(pairs: List[Tuple[Any, Any]]) -> dict:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _ext(code: int, data: bytes) -> Any:
+    raise ValueError("extension types are not spoken here")
+
+
+def pack(body: Any) -> bytes:
+    """A body, or the error that the daemon would answer."""
+    try:
+        packed = msgpack.packb(body, use_bin_type=True)
+    except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as e:
+        raise make_error(300, "an argument cannot be sent") from e
+    if len(packed) > BODY_BYTES:
+        raise make_error(104, "the arguments are larger than a message may be")
+    return packed
+
+
+def unpack(body: bytes) -> Any:
+    try:
+        return msgpack.unpackb(body, raw=False, strict_map_key=True, ext_hook=_ext,
+                               object_pairs_hook=_pairs)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as e:
+        raise make_error(103, "the daemon sent what is not MessagePack") from e
+
+
+def frames(kind: int, channel: int, body: Any, blob: Optional[bytes] = None) -> List[bytes]:
+    head = HEADER.pack(b"AR", 1, kind, FLAG_BLOB if blob is not None else 0, 0, channel, 0)
+    return [head, pack(body)] + ([blob] if blob is not None else [])
+
+
+class Message:
+    """A message that came: type, channel, seq, body, blob."""
+
+    def __init__(self, parts: List[bytes]) -> None:
+        if not 2 <= len(parts) <= 3 or len(parts[0]) != HEADER.size:
+            raise make_error(101)
+        magic, major, self.kind, flags, reserved, self.channel, self.seq = (
+            HEADER.unpack(parts[0]))
+        if magic != b"AR" or flags != (FLAG_BLOB if len(parts) == 3 else 0) or reserved:
+            raise make_error(100 if magic == b"AR" and major != 1 else 101)
+        if major != 1:
+            raise make_error(100)
+        if len(parts[1]) > BODY_BYTES or (len(parts) == 3 and len(parts[2]) > BLOB_BYTES):
+            raise make_error(104)
+        self.raw = parts[1]
+        self.blob: Optional[bytes] = parts[2] if len(parts) == 3 else None
+
+    def map(self) -> dict:
+        body = unpack(self.raw)
+        if not isinstance(body, dict):
+            raise make_error(103)
+        return body
+
+    def ids(self) -> List[int]:
+        return read_ids(self.blob or b"")
+
+
+def read_ids(blob: bytes) -> List[int]:
+    if len(blob) % 4:
+        raise make_error(103)
+    return list(struct.unpack(f"<{len(blob) // 4}I", blob))
+
+
+def write_ids(ids: List[int]) -> bytes:
+    try:
+        return struct.pack(f"<{len(ids)}I", *ids)
+    except struct.error as e:
+        raise make_error(301, "ids are numbers of 32 bits") from e
+
+
+def need(body: dict, key: str, kind: type) -> Any:
+    """A value that must be there; True is no number."""
+    value = body.get(key)
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise make_error(103, f"the daemon sent no {key}")
+    return value
