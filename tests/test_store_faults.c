@@ -52,6 +52,8 @@ static void folders(void)
 	EXPECT(dir_says("is not a folder"));
 	EXPECT_EQ(dir_try(), -ERR_BAD_FILE);
 	EXPECT(dir_says("no log of ours"));
+	struct store_verified none;
+	EXPECT_EQ(store_verify(store_dir, &none, store_reason), -ERR_NO_FILE);
 	EXPECT_EQ(file_size("lock"), -1);
 	EXPECT_EQ(file_size("data.mdb"), -1);
 	unlink(dir_path("mine"));
