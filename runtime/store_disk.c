@@ -237,11 +237,11 @@ int store_disk_lock(const char *dir, struct store_disk *disk, char *reason)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
 	err = dir_take(dir, reason, &warning);
 	if (err == 0)
-		err = lock_take(disk, reason);
-	if (err == 0)
 		err = uuid_read(disk, "uuid", reason);
 	if (err == -ENOENT)
 		err = store_refuse(reason, -ERR_NO_FILE, "audit log '%s': there is none", dir);
+	if (err == 0)
+		err = lock_take(disk, reason);
 	if (err != 0)
 		store_disk_close(disk);
 	return err;
