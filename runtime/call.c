@@ -437,6 +437,10 @@ uint64_t calls_tick(struct daemon *d)
 			}
 			if (c->note_us < next)
 				next = c->note_us;
+			/* A reader that does not take what is there holds pages that others wait for. */
+			if (c->paused && c->text_length > c->sent_bytes &&
+			    d->now_us >= c->progress_us + d->options.stall_ms * 1000)
+				call_cancel(d, i, END_SLOW);
 			continue;
 		}
 		const uint64_t stalled = c->progress_us + d->options.stall_ms * 1000;

@@ -171,6 +171,7 @@ static int text_open(struct daemon *d)
 		log_say(LOG_NOTICE, "%s; serving raw tokens and text only", reason);
 		d->template = NULL;
 	}
+	d->end_mark = tokenizer_find(d->tokenizer, "<|im_end|>");
 	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
 		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {

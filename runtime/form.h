@@ -47,14 +47,9 @@ struct form_state {
 };
 
 /* Borrows the index; tools are needed only during the call. string_bytes: the longest string value
-<<<<<<< HEAD
-   as JSON without its quotes, 1 to FORM_STRING_BYTES_MAX. -ERR_BAD_ARG: a tool's JSON is not one, two have one name, there is none;
-   -ERR_UNSUPPORTED: a property's type, a name that calls_parse would not take, a character that the
-=======
    as JSON without its quotes, 1 to FORM_STRING_BYTES_MAX. -ERR_BAD_ARG: a tool's JSON is not one,
    two tools have one name, there is none; -ERR_UNSUPPORTED: a property's type, a name that
    calls_parse would not take, a required property that is not described, a character that the
->>>>>>> text
    vocabulary cannot write; -ERR_TOO_BIG: a limit above; -ERR_MEMORY. */
 int form_open(const struct form_index *index, const struct tool *tools, uint32_t tool_count,
 	      uint32_t string_bytes, struct form **out);

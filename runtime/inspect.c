@@ -60,12 +60,10 @@ static struct model *open_model(const char *command, const char *path)
 	return model;
 }
 
-/* A token's K and V in every layer in the 8-bit formats: one byte a value, and one byte of scale for
-   each 64 values of a head, where a head of up to 96 is one (kernels/ops.h, ops_page_bytes). */
+/* FP8 with its scales, as the kernels lay a page out. */
 static uint64_t kv_bytes_per_token(const struct arch *a)
 {
-	uint64_t scales = a->head <= 96 ? 1 : (a->head + 63) / 64;
-	return 2ull * a->layers * a->kv_heads * (a->head + scales);
+	return ops_page_bytes(KV_FP8, a->layers, a->kv_heads, a->head, 16) / 16;
 }
 
 /* Tensors by type, in the order of the types' numbers. */

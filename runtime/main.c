@@ -5,7 +5,8 @@
 #include <string.h>
 
 #include "runtime/daemon.h"
-#include "runtime/programs.h"
+#include "runtime/inspect.h"
+#include "runtime/program.h"
 
 struct program {
 	const char *name;

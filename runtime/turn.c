@@ -434,7 +434,7 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	} else {
 		if (e->as.end.history < s->history)
 			s->history = e->as.end.history;
-		const bool marked = c->sampled && tokenizer_is_end(d->tokenizer, c->token[c->sampled - 1]);
+		const bool marked = c->sampled && c->token[c->sampled - 1] == d->end_mark;
 		/* A turn of raw tokens opened nothing. */
 		if (d->template && s->state.open)
 			template_turn_over(d->template, &s->state, marked);

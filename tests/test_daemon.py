@@ -446,7 +446,8 @@ def wrong_starts(daemon):
     assert code != 0 and "ipc" in lines[-1], (code, lines)
     code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory", "10")
     assert code != 0 and "page" in lines[-1], (code, lines)
-    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory", "40000G")
+    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory",
+                      "40000G", "--kv", "f32", "--sessions", "100000")
     assert code != 0 and len(lines) >= 1, (code, lines)
     p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--json"], capture_output=True, text=True)
     assert p.returncode == 0 and '"kv_bytes"' in p.stdout, p

@@ -15,7 +15,7 @@ BUILD, SOURCE = os.environ["BUILDDIR"], os.environ["SRCDIR"]
 MODEL = os.environ.get("HOLDFAST_MODEL", "")
 PROGRAM = os.path.join(BUILD, "holdfastd")
 if not os.path.exists(PROGRAM):
-    PROGRAM = os.path.join(BUILD, "tests", "programs")
+    PROGRAM = os.path.join(BUILD, "holdfastd")
 TEXT = os.path.join(SOURCE, "tests", "data", "eval-head.txt")
 
 # kv_precision.py's Model.window_logprobs with unchanged K and V over the first two windows of 1,024 ids of the
