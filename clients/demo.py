@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""A coding agent's session, live: a daemon of its own, a real model, two real tools in a scratch folder.
+
+usage: demo.py --daemon PATH --model FILE [--script FILE] [--keep]
+
+Each step of the script is one turn of one session. Where a step says "call", the answer must be a call
+of one of the tools (a mask on its form; the model chooses which tool and with what). The tool really
+runs, its result goes back, and only what is new is computed. Beside each turn the same turn is computed
+from nothing: a fork of the session gives up its pages, keeps its tokens, and answers too. At the end a
+table of both, and whether they said the same.
+
+A script is JSON: {"system", "files": {name: text}, "commands": [what run_shell may run], "steps":
+[{"user"?, "call"?, "max_tokens"?}]}. A step without "user" returns the results of the calls before it.
+"""
+import argparse
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent / "python"))
+import holdfast  # noqa: E402
+
+RESULT_BYTES = 8000      # of one tool's result
+TOOL_SECONDS = 5         # of a command
+START_SECONDS = 120      # until the daemon serves
+
+SCRIPT = {
+    "system": "You are a coding agent. You work in one folder. You use the tools to look before you answer.",
+    "files": {
+        "stack.py": "class Stack:\n    \"\"\"A stack of numbers.\"\"\"\n\n    def __init__(self):\n        self.items = []\n\n"
+                    "    def push(self, x):\n        self.items.append(x)\n\n    def pop(self):\n        return self.items.pop(0)\n",
+        "test_stack.py": "import unittest\n\nfrom stack import Stack\n\n\nclass StackTest(unittest.TestCase):\n"
+                         "    def test_last_in_first_out(self):\n        s = Stack()\n        s.push(1)\n        s.push(2)\n"
+                         "        self.assertEqual(s.pop(), 2)\n\n\nif __name__ == \"__main__\":\n    unittest.main()\n",
+    },
+    "copies": ["textwrap.py"],
+    "commands": ["ls -l", "python3 -B test_stack.py", "wc -l stack.py test_stack.py textwrap.py"],
+    "steps": [
+        {"user": "The test of our stack fails. First list the files with run_shell and the command ls -l.", "call": True},
+        {"call": True, "hint": "Now read the file stack.py with read_file."},
+        {"call": True, "hint": "Now run the test with run_shell."},
+        {"max_tokens": 120},
+        {"user": "Also read the file textwrap.py with read_file.", "call": True},
+        {"max_tokens": 80},
+    ],
+}
+
+
+def tools(commands):
+    def tool(name, description, properties):
+        return {"type": "function", "function": {"name": name, "description": description, "parameters": {
+            "type": "object", "properties": properties, "required": list(properties)}}}
+    return [tool("read_file", "Read a file of the folder.", {"path": {"type": "string", "description": "its name"}}),
+            tool("run_shell", "Run a command in the folder.", {"command": {"type": "string", "enum": commands}})]
+
+
+def child_limits():
+    resource.setrlimit(resource.RLIMIT_CPU, (TOOL_SECONDS, TOOL_SECONDS))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, 1 << 20))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+
+
+def run_shell(folder, commands, command):
+    if command not in commands:
+        return "error: this command is not allowed here"
+    child = subprocess.Popen(["/bin/sh", "-c", command], cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                             stderr=subprocess.STDOUT, preexec_fn=child_limits, start_new_session=True,
+                             env={"PATH": os.environ.get("PATH", "/usr/bin:/bin"), "HOME": folder, "LC_ALL": "C"})
+    try:
+        output = child.communicate(timeout=TOOL_SECONDS)[0]
+        code = child.returncode
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        output, code = child.communicate()[0], "time-out"
+    return output[:RESULT_BYTES].decode(errors="replace") + f"(exit code {code})"
+
+
+def read_file(folder, path):
+    try:
+        root = pathlib.Path(folder).resolve()
+        target = (root / path).resolve()
+        if root not in target.parents:
+            return "error: outside the folder"
+        return target.read_bytes()[:RESULT_BYTES].decode(errors="replace")
+    except (OSError, ValueError) as error:
+        return f"error: {error.__class__.__name__}"
+
+
+def tool_run(folder, commands, call):
+    arguments = json.loads(call.arguments)
+    if call.name == "read_file":
+        return read_file(folder, arguments["path"])
+    return run_shell(folder, commands, arguments["command"])
+
+
+def scratch_make(script):
+    folder = tempfile.mkdtemp(prefix="holdfast-demo-")
+    for name, text in script["files"].items():
+        pathlib.Path(folder, name).write_text(text)
+    for name in script.get("copies", []):
+        shutil.copy(pathlib.Path(os.__file__).parent / name, folder)
+    return folder
+
+
+class Look:
+    """Colours where there is a terminal, plain words elsewhere."""
+
+    def __init__(self):
+        self.on = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+
+    def __call__(self, code, text):
+        return f"\x1b[{code}m{text}\x1b[0m" if self.on else text
+
+
+look = Look()
+
+
+def daemon_start(path, model, folder):
+    endpoint = f"ipc://{folder}/rpc.sock"
+    command = [path, "--model", model, "--listen", endpoint, "--state", f"{folder}/state", "--kv-memory", "512M"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
+    deadline = time.time() + START_SECONDS
+    while time.time() < deadline and process.poll() is None:
+        if os.path.exists(endpoint[6:]):
+            return process, holdfast.Client(endpoint)
+        time.sleep(0.02)
+    sys.exit(f"demo: the daemon did not start (exit code {process.poll()})")
+
+
+def say_step(session, step, results, **options):
+    if "user" in step:
+        return session.turn(step["user"], **options)
+    return session.results(results, **options)
+
+
+def twin_measure(session, step, results, options):
+    """The same turn on a fork whose pages were given up: every token of its prompt is computed again."""
+    twin = session.fork(label="from nothing")
+    twin.park("tokens")
+    end = say_step(twin, step, results, **options).wait()
+    twin.close()
+    return end
+
+
+def first_token_ms(end):
+    return (end.usage.queue_us + end.usage.prefill_us) / 1e3
+
+
+def step_run(client, session, step, results, number):
+    options = {"max_tokens": step.get("max_tokens", 64), "tool_choice": "required" if step.get("call") else "auto"}
+    if "user" in step:
+        print(look("1;36", f"user      ") + step["user"])
+    nothing = twin_measure(session, step, results, options)
+    print(look("1;32", "assistant "), end="", flush=True)
+    turn = say_step(session, step, results, **options)
+    for piece in turn:
+        print(piece.text, end="", flush=True)
+    end = turn.wait()
+    for call in end.calls:
+        print(look("1;33", f"→ {call.name}({call.arguments})"), end="")
+    print()
+    u = end.usage
+    return end, {"turn": number, "prompt": u.prompt, "resident": u.resident, "new": u.new + u.recomputed,
+                 "sampled": u.sampled, "first_ms": first_token_ms(end), "nothing_ms": first_token_ms(nothing),
+                 "same": list(end.ids or []) == list(nothing.ids or []) and end.text == nothing.text,
+                 "resident_nothing": nothing.usage.resident}
+
+
+def results_make(client, session, folder, commands, step, end):
+    results = {}
+    for call in end.calls:
+        held = session.show()
+        start = time.time()
+        text = tool_run(folder, commands, call)
+        seconds = time.time() - start
+        shown = text if len(text) < 400 else text[:400].rsplit("\n", 1)[0] + f"\n… ({len(text)} bytes)"
+        print(look("2", "\n".join("          " + line for line in shown.splitlines())))
+        print(look("2", f"          [{call.name} ran {seconds * 1e3:.0f} ms; meanwhile {held['resident']} tokens stayed resident "
+                        f"in {held['bytes'] / 1024:.0f} KiB of FP8 pages, state {held['state']}]"))
+        results[call.id] = text + (f"\n\n{step['hint']}" if step and step.get("hint") else "")
+    return results
+
+
+def table_print(rows):
+    print(f"\n{'turn':>4} {'prompt':>7} {'resident':>9} {'new':>6} {'first token':>12} {'from nothing':>13} {'ratio':>6}  same answer")
+    for r in rows:
+        print(f"{r['turn']:>4} {r['prompt']:>7} {r['resident']:>9} {r['new']:>6} {r['first_ms']:>9.1f} ms {r['nothing_ms']:>10.1f} ms "
+              f"{r['nothing_ms'] / max(r['first_ms'], 0.01):>6.1f}  {'yes' if r['same'] else 'NO'}")
+
+
+def session_run(client, script, folder):
+    commands = script["commands"]
+    session = client.open(system=script["system"], tools=tools(commands), label="demo")
+    rows, results = [], {}
+    for number, step in enumerate(script["steps"], 1):
+        if "user" not in step and not results:
+            print(look("2", "          (no call was made; the step is left out)"))
+            continue
+        end, row = step_run(client, session, step, results, number)
+        rows.append(row)
+        following = script["steps"][number] if number < len(script["steps"]) else None
+        results = results_make(client, session, folder, commands, following, end)
+    table_print(rows)
+    held = session.show()
+    session.close()
+    if not all(r["same"] for r in rows):
+        sys.exit("demo: a turn computed from nothing said something else")
+    return held
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--daemon", required=True), parser.add_argument("--model", required=True)
+    parser.add_argument("--holdfast", help="the command line, to be named at the end")
+    parser.add_argument("--script", type=pathlib.Path), parser.add_argument("--keep", action="store_true")
+    args = parser.parse_args()
+    script = json.loads(args.script.read_text()) if args.script else SCRIPT
+    folder, home = scratch_make(script), tempfile.mkdtemp(prefix="hf-")
+    process, client = daemon_start(args.daemon, args.model, home)
+    try:
+        model = client.model()
+        print(look("2", f"{model['name']}: {model['layers']} layers, KV in {model['kv']}, {model['page_bytes']} bytes a page of "
+                        f"{model['page_tokens']} tokens, {model['isa']}\n"))
+        session_run(client, script, folder)
+    finally:
+        client.close()
+        process.send_signal(signal.SIGTERM)
+        process.wait(30)
+        shutil.rmtree(home, ignore_errors=True)
+        if not args.keep:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
