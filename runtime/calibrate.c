@@ -328,7 +328,8 @@ static int kept_write(const struct model *model, const char *dir, const uint16_t
 	if (!file)
 		return -ERR_IO;
 	bool good = fwrite(&head, sizeof head, 1, file) == 1 &&
-		    fwrite(smooth, bytes, 1, file) == 1 && fwrite(sum, sizeof sum, 1, file) == 1 && fflush(file) == 0 &&
+		    fwrite(smooth, bytes, 1, file) == 1 &&
+		    fwrite(sum, sizeof sum, 1, file) == 1 && fflush(file) == 0 &&
 		    fsync(fileno(file)) == 0;
 	good = fclose(file) == 0 && good;
 	if (good && rename(draft, path) == 0)

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "runtime/calibrate.h"
 #include "runtime/program.h"
 #include "tests/tap.h"
 #include "tests/tiny.h"
@@ -324,6 +325,83 @@ static void tags_matter(void)
 	run_close(&run);
 }
 
+/* The measure on figures that can be done in the head: rms of K 4 and 1, of Q 1 and 4, so 2 and 1/2;
+   a dead pair is held within a factor of 64 of the median; both halves of a pair are equal. */
+static void smoothing_measured(void)
+{
+	struct arch arch = {.heads = 2, .kv_heads = 1, .head = 16, .rope_dims = 16};
+	float q[4 * 32], k[4 * 16];
+	uint16_t smooth[16];
+	for (int halves = 0; halves < 2; halves++) {
+		arch.rope = halves ? ROPE_HALVES : ROPE_ADJACENT;
+		for (uint32_t i = 0; i < 4 * 16; i++) {
+			const uint32_t value = i % 16, pair = halves ? value % 8 : value / 2;
+			/* The first row is left out, so what is in it does not count. */
+			k[i] = i < 16 ? 1e6f : pair == 7 ? 0 : pair < 4 ? 4 : -1;
+			for (uint32_t h = 0; h < 2; h++)
+				q[i / 16 * 32 + h * 16 + value] = pair < 4 ? 1 : 4;
+		}
+		calibrate_layer(&arch, q, k, 4, 1, smooth);
+		for (uint32_t value = 0; value < 16; value++) {
+			const uint32_t pair = halves ? value % 8 : value / 2;
+			/* bf16 of 2, 1/2 and 2/64: the median of 2, 2, 2, 2, 1/2, 1/2, 1/2 is 2. */
+			EXPECT_EQ(smooth[value], pair == 7 ? 0x3d00 : pair < 4 ? 0x4000 : 0x3f00);
+		}
+	}
+}
+
+static int int8_hash(const char *cache, uint8_t hash[16])
+{
+	struct forward_options o;
+	struct forward *f = NULL;
+	char reason[MODEL_REASON_MAX];
+	forward_options_default(&o);
+	o.kv = KV_INT8;
+	o.threads = 1;
+	o.page_count = 4;
+	o.cache_dir = cache;
+	TRY(forward_open(tiny_model, &o, &f, reason));
+	forward_plan_hash(f, hash);
+	forward_close(&f);
+	return 0;
+}
+
+/* The vector is kept, taken again, and made anew when the file is not whole. */
+static void smoothing_kept(void)
+{
+	char cache[100], path[300], name[70] = "";
+	uint8_t made[16], found[16], none[16];
+	REQUIRE(tiny_model != NULL);
+	snprintf(cache, sizeof cache, "%s/cache", folder);
+	for (int i = 0; i < 32; i++)
+		snprintf(name + 2 * i, 3, "%02x", tiny_model->hash[i]);
+	snprintf(path, sizeof path, "%s/%s.smooth", cache, name);
+	EXPECT_EQ(int8_hash(cache, made), 0);
+	EXPECT_EQ(int8_hash(NULL, none), 0);
+	EXPECT(memcmp(made, none, 16) == 0);
+	REQUIRE(access(path, R_OK) == 0);
+	EXPECT_EQ(int8_hash(cache, found), 0);
+	EXPECT(memcmp(made, found, 16) == 0);
+	for (long at = 0; at < 300; at += 37) {
+		FILE *file = fopen(path, "r+b");
+		REQUIRE(file != NULL);
+		fseek(file, at, SEEK_SET);
+		const int c = fgetc(file);
+		fseek(file, at, SEEK_SET);
+		fputc(c ^ 0x55, file);
+		fclose(file);
+		EXPECT_EQ(int8_hash(cache, found), 0);
+		EXPECT(memcmp(made, found, 16) == 0);
+	}
+	EXPECT_EQ(truncate(path, 50), 0);
+	EXPECT_EQ(int8_hash(cache, found), 0);
+	EXPECT(memcmp(made, found, 16) == 0);
+	/* A folder that cannot be made is no error. */
+	snprintf(path, sizeof path, "%s/tiny.gguf/cache", folder);
+	EXPECT_EQ(int8_hash(path, found), 0);
+	tiny_remove(cache);
+}
+
 int main(void)
 {
 	char path[100], reason[MODEL_REASON_MAX] = "";
@@ -339,6 +417,8 @@ int main(void)
 	TAP_RUN(needs_agree, "what a model will take is what it takes");
 	TAP_RUN(refuses, "what the model cannot do is refused with the numbers");
 	TAP_RUN(tags_matter, "a foreign page ends its sequence and no other");
+	TAP_RUN(smoothing_measured, "the smoothing vector of known figures");
+	TAP_RUN(smoothing_kept, "the smoothing vector is kept, and made anew when it is broken");
 	TAP_RUN(real_all, "continued is recomputed with the real model on every path");
 	model_close(&tiny_model);
 	tiny_remove(folder);
