@@ -1,0 +1,61 @@
+/*
+ * A model on a device: its weights packed, its layers as data, and one step of the forward pass.
+ * Used by the engine's thread and, without a daemon, by the programs logits, perplexity and bench.
+ */
+#ifndef HOLDFAST_RUNTIME_FORWARD_H
+#define HOLDFAST_RUNTIME_FORWARD_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "kernels/ops.h"
+#include "runtime/model.h"
+
+enum integrity { INTEGRITY_OFF, INTEGRITY_CHECK, INTEGRITY_ABORT };
+
+struct forward_options {
+	enum kv_kind kv;
+	enum act_kind act;
+	enum isa isa;
+	enum integrity integrity;
+	uint32_t threads;     /* 0: all cores */
+	uint32_t page_tokens; /* default 16 */
+	uint32_t page_count;  /* of the slab, one group */
+	uint32_t rows_max, sequences_max, samples_max; /* of one step */
+	uint32_t context;     /* at most the model's; 0: the model's */
+	const char *cache_dir; /* where INT8's smoothing vector is kept; NULL: not kept */
+	/* Called now and then while loading, from the calling thread; may be NULL. */
+	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
+	void *progress_arg;
+};
+void forward_options_default(struct forward_options *options);
+
+struct forward_needs {
+	uint64_t weights_bytes, workspace_bytes, slab_bytes, page_bytes;
+};
+
+struct forward; /* one thread at a time */
+
+/* What it would take, from the file's directory alone; page_count may be 0. */
+int forward_needs(const struct model *model, const struct forward_options *options,
+		  struct forward_needs *out);
+/* Borrows the model until closed. reason has room for MODEL_REASON_MAX. For KV_INT8 it finds the
+   smoothing vector in cache_dir by the model's hash, or makes it (one stated pass: see
+   runtime/README.md) and keeps it. */
+int forward_open(const struct model *model, const struct forward_options *options,
+		 struct forward **out, char *reason);
+void forward_close(struct forward **forward);
+
+const struct ops *forward_ops(const struct forward *forward);
+struct device *forward_device(struct forward *forward);
+const struct device_plan *forward_plan(const struct forward *forward);
+uint64_t forward_weights_bytes(const struct forward *forward);
+/* Identity of the precision plan: KV kind, activations, page layout, smoothing: 16 bytes. */
+void forward_plan_hash(const struct forward *forward, uint8_t out[16]);
+
+/* Computes one block: tag check, embedding, layers, head on the sampled rows, sampling. sampled has
+   sample_count entries, faults sequence_count; either may be NULL. */
+int forward_step(struct forward *forward, const struct ops_batch *block,
+		 struct ops_sampled *sampled, struct ops_fault *faults);
+
+#endif

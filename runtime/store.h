@@ -1,0 +1,69 @@
+/*
+ * The audit log: who owned which page when, in LMDB, written by one thread in group commits.
+ * The loop pushes records into a bounded ring and goes on; durable_step tells what is on disk.
+ *
+ * Records of one scheduler step become one audit entry (runs of pages, not pages) with the owner
+ * rows it changes, in the same transaction. Entries are chained by hash. store.c states the schema.
+ */
+#ifndef HOLDFAST_RUNTIME_STORE_H
+#define HOLDFAST_RUNTIME_STORE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+enum { STORE_REASON_MAX = 400 };
+
+enum store_kind {
+	STORE_BOOT, STORE_SHUTDOWN, STORE_ASSIGN, STORE_SHARE, STORE_FREE, STORE_QUARANTINE,
+	STORE_SESSION_OPEN, STORE_SESSION_CLOSE, STORE_TURN_END, STORE_INCIDENT, STORE_CONFIG,
+	STORE_STEP_END, /* closes a step: what was pushed since the last belongs to it */
+	STORE_KIND_COUNT
+};
+
+/* One record; fields that a kind does not name are zero. */
+struct store_record {
+	uint8_t kind;
+	uint8_t reason;
+	uint16_t place;
+	uint32_t principal;
+	uint64_t step;        /* STEP_END: the scheduler's step */
+	uint8_t session[16];  /* the wire's id; zero where none */
+	uint8_t op[16];
+	uint32_t turn;        /* the session's turn number */
+	uint32_t group, page_first, page_count, position_first;
+	uint64_t tag_first;
+	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag */
+};
+
+struct store_options {
+	const char *dir;        /* made with mode 0700 if absent */
+	uint64_t map_bytes;     /* address space of the LMDB map */
+	uint32_t ring_records;  /* power of two */
+	uint32_t commit_ms;     /* commit at the latest after so long */
+	uint32_t commit_records;
+};
+void store_options_default(struct store_options *options);
+
+struct store;
+
+/* Locks the directory (-ERR_IN_USE if another daemon has it), opens or makes the environment,
+   verifies the chain's head, records the boot, starts the writer. Refuses network file systems;
+   warns on overlay and tmpfs through *warning (static text or NULL). reason: one line, the number,
+   what to do. */
+int store_open(const struct store_options *options, struct store **out, char *reason,
+	       const char **warning);
+/* Writes what is in the ring and a shutdown record, then closes. 0, or the error that the writer
+   met. */
+int store_close(struct store **store);
+
+/* From one thread, the loop. -ERR_AUDIT_STALLED: the ring is full, nothing was taken: stop admitting
+   and try again. -ERR_IO, -ERR_DISK_FULL: the writer has failed for good. */
+int store_push(struct store *store, const struct store_record *record);
+uint32_t store_room(const struct store *store); /* records that can be pushed now */
+/* The last step whose records are on disk; readable on store_fd when it has grown. */
+uint64_t store_durable(const struct store *store);
+int store_fd(const struct store *store);
+int store_failed(const struct store *store); /* 0, or the writer's error */
+uint64_t store_boot(const struct store *store);
+
+#endif
