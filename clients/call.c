@@ -18,7 +18,7 @@ struct run {
 	bool accepted, cancelled, over;
 	struct wire_id op;
 	uint64_t seq, off;       /* of the last DATA */
-	uint64_t granted, window; /* the offset that the daemon may reach; how far ahead it is set */
+	uint64_t granted, window; /* the offset the daemon may reach; how far ahead it is set */
 	uint64_t deadline_ms;    /* when we cancel; UINT64_MAX: never */
 	uint64_t give_up_ms;     /* when we stop waiting for END; UINT64_MAX: not yet */
 	uint64_t ping_ms;        /* when to ping next */

@@ -500,7 +500,8 @@ bool hf_id_read(const char *text, struct hf_id *out)
 		return false;
 	for (int i = 0; i < 32; i++) {
 		char c = text[i];
-		int digit = c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+		int digit = c >= '0' && c <= '9' ? c - '0' :
+			c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 		if (digit < 0)
 			return false;
 		id.bytes[i / 2] = (uint8_t)(id.bytes[i / 2] << 4 | digit);

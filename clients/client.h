@@ -96,7 +96,7 @@ struct hf_end {
 	const char *text;  /* a sentence for the code; static */
 	const char *retry; /* "no", "same", "later", "resume"; static */
 	uint64_t after_ms, used, asked, limit; /* HF_NONE: absent */
-	char *status;      /* "stop", "limit", "tool_wait", "cancelled", "ok", …; NULL: no END came */
+	char *status;      /* "stop", "limit", "tool_wait", "cancelled", …; NULL: no END came */
 	struct hf_usage usage;
 	struct hf_session session; /* where has_session */
 	bool has_session, durable;

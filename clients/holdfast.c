@@ -264,8 +264,10 @@ static int print_help(const struct command *c)
 	} else {
 		printf("usage: holdfast COMMAND [options]\n\n");
 		for (int i = 0; i < COMMAND_COUNT; i++)
-			printf("  %-10s %-30s %s\n", commands[i].name, commands[i].usage, commands[i].help);
-		printf("\nholdfast COMMAND --help shows the options of a command. Of all commands:\n");
+			printf("  %-10s %-30s %s\n", commands[i].name, commands[i].usage,
+				commands[i].help);
+		printf("\nholdfast COMMAND --help shows the options of a command. "
+			"Of all commands:\n");
 	}
 	print_options(options_of_all);
 	printf("\nThe endpoint is --endpoint, else $HOLDFAST_ENDPOINT, else\n"
@@ -389,9 +391,11 @@ static int connect_to(struct said *o)
 		wire_default_endpoint(fallback, sizeof fallback);
 	const char *at = o->endpoint ? o->endpoint : fallback;
 	if (code == -ERR_NO_FILE || code == -ERR_CLOSED)
-		fprintf(stderr, "holdfast: %s: no daemon listens at %s; start holdfastd\n", o->command, at);
+		fprintf(stderr, "holdfast: %s: no daemon listens at %s; start holdfastd\n",
+			o->command, at);
 	else
-		fprintf(stderr, "holdfast: %s: %s: %s: %s\n", o->command, at, hf_name(code), hf_text(code));
+		fprintf(stderr, "holdfast: %s: %s: %s: %s\n", o->command, at, hf_name(code),
+			hf_text(code));
 	return code == -ERR_BAD_ARG ? EXIT_USAGE : hf_later(code) ? EXIT_LATER : EXIT_FAILED;
 }
 

@@ -153,7 +153,9 @@ static int check_frames(struct hf_client *c, struct link_message *m, int frames)
 
 int link_receive(struct hf_client *c, uint64_t until_ms, struct link_message *m)
 {
-	zmq_pollitem_t items[2] = {{c->socket, 0, ZMQ_POLLIN, 0}, {NULL, c->wake[0], ZMQ_POLLIN, 0}};
+	zmq_pollitem_t items[2] = {
+		{c->socket, 0, ZMQ_POLLIN, 0}, {NULL, c->wake[0], ZMQ_POLLIN, 0}
+	};
 	uint64_t now = link_now_ms();
 	int frames = 0;
 	m->count = 0;

@@ -31,7 +31,7 @@ void print_text(void *stream, const char *text, size_t length)
 	}
 	for (size_t i = 0; i < length; i++) {
 		unsigned char b = (unsigned char)text[i];
-		/* C0 but newline and tab, DEL, and C1 (in UTF-8: c2 80 to c2 9f) steer terminals. */
+		/* C0 but newline and tab, DEL, and C1 (c2 80 to c2 9f) steer terminals. */
 		bool c1 = b == 0xc2 && i + 1 < length && (unsigned char)text[i + 1] < 0xa0;
 		if (c1)
 			i++;
@@ -63,7 +63,8 @@ static void cell_text(struct wire_value v, char out[CELL])
 		out[n] = 0;
 		for (size_t i = 0; i < n; i++) {
 			unsigned char b = (unsigned char)out[i];
-			if (b < 0x20 || b == 0x7f || (b == 0xc2 && (unsigned char)out[i + 1] < 0xa0))
+			if (b < 0x20 || b == 0x7f ||
+			    (b == 0xc2 && (unsigned char)out[i + 1] < 0xa0))
 				out[i] = '?';
 		}
 		return;
@@ -146,8 +147,8 @@ static void print_rows(const struct column *c, int columns, char (*cells)[CELL],
 	}
 	for (size_t i = 0; i <= count; i++) {
 		for (int k = 0; k < columns; k++)
-			print_cell(i == 0 ? c[k].title : cells[(i - 1) * (size_t)columns + (size_t)k],
-				wide[k], c[k].kind != CELL_TEXT, k + 1 == columns, room);
+			print_cell(i == 0 ? c[k].title :
+				cells[(i - 1) * (size_t)columns + (size_t)k], wide[k], c[k].kind != CELL_TEXT, k + 1 == columns, room);
 		putchar('\n');
 	}
 }
@@ -194,7 +195,8 @@ void print_sessions(struct wire_value r)
 void print_ledger(struct wire_value r)
 {
 	static const struct column accounts[] = {
-		{"MiB", "", CELL_TEXT}, {"free", "free", CELL_MIB}, {"running", "running", CELL_MIB},
+		{"MiB", "", CELL_TEXT}, {"free", "free", CELL_MIB},
+		{"running", "running", CELL_MIB},
 		{"promised", "promised", CELL_MIB}, {"retained", "retained", CELL_MIB},
 		{"shared", "shared", CELL_MIB}, {"moving", "moving", CELL_MIB},
 		{"doomed", "doomed", CELL_MIB},

@@ -213,8 +213,8 @@ static void print_end(const struct hf_end *end)
 	fputc('[', stderr);
 	print_text(stderr, end->status, strlen(end->status));
 	if (u->present)
-		fprintf(stderr, "; prompt %llu: resident %llu, reloaded %llu, recomputed %llu, new %llu;"
-			" sampled %llu in %.2f s; %llu left", (unsigned long long)u->prompt,
+		fprintf(stderr, "; prompt %llu: resident %llu, reloaded %llu, recomputed %llu, "
+			"new %llu; sampled %llu in %.2f s; %llu left", (unsigned long long)u->prompt,
 			(unsigned long long)u->resident, (unsigned long long)u->reloaded,
 			(unsigned long long)u->recomputed, (unsigned long long)u->fresh,
 			(unsigned long long)u->sampled,
