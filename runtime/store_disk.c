@@ -9,6 +9,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,11 +18,12 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "sched/check.h"
 
-enum { UUID_LINE = 64, DIR_MAX = 3000 };
+enum { UUID_LINE = 64, DIR_MAX = 3000, LOCK_WAIT_MS = 2000 };
 static const char uuid_word[] = "holdfast-audit";
 
 int store_refuse(char *reason, int code, const char *format, ...)
@@ -118,6 +120,14 @@ static int dir_take(const char *dir, char *reason, const char **warning)
 	return place_check(dir, reason, warning);
 }
 
+static long lock_holder(const struct store_disk *disk)
+{
+	char text[32];
+	ssize_t n = pread(disk->lock_fd, text, sizeof text - 1, 0);
+	text[n > 0 ? n : 0] = 0;
+	return strtol(text, NULL, 10);
+}
+
 static int lock_take(struct store_disk *disk, char *reason)
 {
 	char path[DIR_MAX + 16], text[32];
@@ -125,13 +135,16 @@ static int lock_take(struct store_disk *disk, char *reason)
 	disk->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (disk->lock_fd < 0)
 		return refuse_errno(reason, disk->dir, "cannot open the file 'lock'", errno);
-	if (flock(disk->lock_fd, LOCK_EX | LOCK_NB) != 0) {
+	/* A daemon killed while it forked its walker leaves the lock with that child for a moment. */
+	for (int left = LOCK_WAIT_MS / 10; flock(disk->lock_fd, LOCK_EX | LOCK_NB) != 0; left--) {
 		if (errno != EWOULDBLOCK)
 			return refuse_errno(reason, disk->dir, "flock", errno);
-		ssize_t n = pread(disk->lock_fd, text, sizeof text - 1, 0);
-		text[n > 0 ? n : 0] = 0;
-		return store_refuse(reason, -ERR_IN_USE, "audit log '%s': in use by process %ld; stop it, "
-				    "or choose another state folder", disk->dir, strtol(text, NULL, 10));
+		long pid = lock_holder(disk);
+		bool gone = pid <= 0 || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+		if (!gone || left == 0)
+			return store_refuse(reason, -ERR_IN_USE, "audit log '%s': in use by process %ld; "
+					    "stop it, or choose another state folder", disk->dir, pid);
+		nanosleep(&(struct timespec){0, 10000000}, NULL);
 	}
 	/* For the line above only: on a full disk it stays empty, and the lock holds all the same. */
 	int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());

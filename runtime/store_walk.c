@@ -289,14 +289,16 @@ struct verdict {
 _Static_assert(sizeof(struct verdict) <= 4096, "a pipe takes it whole");
 
 static void child_run(const char *dir, uint64_t map_bytes, const uint8_t uuid[STORE_UUID],
-		      int pipe_fd)
+		      int pipe_fd, pid_t parent)
 {
 	static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGXCPU};
 	struct rlimit none = {0, 0}, cpu = {WALK_CPU_S, WALK_CPU_S};
 	struct verdict verdict = {0};
 	struct store_walk walk;
 	MDB_env *env;
-	prctl(PR_SET_PDEATHSIG, SIGKILL); /* or it would hold the lock after its parent */
+	prctl(PR_SET_PDEATHSIG, SIGKILL);
+	if (getppid() != parent) /* it died before that line */
+		_exit(1);
 	setrlimit(RLIMIT_CORE, &none);
 	setrlimit(RLIMIT_CPU, &cpu);
 	for (unsigned i = 0; i < sizeof fatal / sizeof fatal[0]; i++)
@@ -317,6 +319,7 @@ int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_dis
 	int fds[2], status = 0;
 	if (pipe2(fds, O_CLOEXEC) != 0)
 		return store_refuse(reason, store_code(errno), "audit log: pipe: %s", strerror(errno));
+	const pid_t parent = getpid();
 	pid_t pid = fork();
 	if (pid < 0) {
 		int code = errno;
@@ -325,9 +328,9 @@ int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_dis
 		return store_refuse(reason, -ERR_MEMORY, "audit log: fork: %s", strerror(code));
 	}
 	if (pid == 0) {
+		close(disk->lock_fd); /* the parent's copy keeps the lock, and only that */
 		close(fds[0]);
-		close(disk->lock_fd); /* the parent's copy keeps the lock */
-		child_run(dir, map_bytes, disk->uuid, fds[1]);
+		child_run(dir, map_bytes, disk->uuid, fds[1], parent);
 	}
 	close(fds[1]);
 	struct verdict verdict;

@@ -344,10 +344,11 @@ static void kills(void)
 			seed += (uint64_t)round;
 			writer_child(durable);
 		}
-		/* The first ones fall into the making of the store and its opening. */
-		for (unsigned i = 0; round >= 6 && durable[1] == 0 && i < 10000; i++)
+		/* One in four falls into the making of the store or its opening. */
+		bool early = round % 4 == 1;
+		for (unsigned i = 0; !early && durable[1] == 0 && i < 10000; i++)
 			wait_ms(1);
-		wait_ms(random_below(round < 6 ? 12 : 80));
+		wait_ms(random_below(early ? 12 : 80));
 		kill(pid, SIGKILL);
 		int status;
 		REQUIRE(waitpid(pid, &status, 0) == pid);
