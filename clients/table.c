@@ -147,8 +147,8 @@ static void print_rows(const struct column *c, int columns, char (*cells)[CELL],
 	}
 	for (size_t i = 0; i <= count; i++) {
 		for (int k = 0; k < columns; k++)
-			print_cell(i == 0 ? c[k].title :
-				cells[(i - 1) * (size_t)columns + (size_t)k], wide[k], c[k].kind != CELL_TEXT, k + 1 == columns, room);
+			print_cell(i == 0 ? c[k].title : cells[(i - 1) * (size_t)columns + (size_t)k],
+					wide[k], c[k].kind != CELL_TEXT, k + 1 == columns, room);
 		putchar('\n');
 	}
 }

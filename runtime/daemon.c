@@ -97,7 +97,8 @@ static int plan_make(struct daemon *d, struct plan *p)
 	}
 	p->page_count = p->kv_bytes / p->needs.page_bytes;
 	/* More than all sessions could ever hold is never touched. */
-	const uint64_t per_session = (d->limits.context_tokens + d->limits.page_tokens - 1) / d->limits.page_tokens;
+	const uint64_t per_session =
+			(d->limits.context_tokens + d->limits.page_tokens - 1) / d->limits.page_tokens;
 	if (p->page_count > per_session * d->options.sessions)
 		p->page_count = per_session * d->options.sessions;
 	if (p->page_count > 1u << 30)
@@ -119,10 +120,14 @@ static int plan_make(struct daemon *d, struct plan *p)
 	}
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
 	if (p->available && sum > p->available) {
-		log_say(LOG_ERROR, "not enough memory: weights %llu MiB + workspace %llu MiB + KV %llu MiB is more than "
-				   "the %llu MiB available; lower --kv-memory",
-			(unsigned long long)(p->needs.weights_bytes >> 20), (unsigned long long)(p->needs.workspace_bytes >> 20),
-			(unsigned long long)(p->kv_bytes >> 20), (unsigned long long)(p->available >> 20));
+		log_say(LOG_ERROR,
+				"not enough memory: weights %llu MiB + workspace %llu MiB + KV %llu MiB is "
+				"more than "
+				"the %llu MiB available; lower --kv-memory",
+				(unsigned long long)(p->needs.weights_bytes >> 20),
+				(unsigned long long)(p->needs.workspace_bytes >> 20),
+				(unsigned long long)(p->kv_bytes >> 20),
+				(unsigned long long)(p->available >> 20));
 		return -ERR_MEMORY;
 	}
 	return 0;
@@ -135,22 +140,28 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
-		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, \"kv\": \"%s\", "
-		       "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": %llu, \"context\": %u, "
-		       "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
-		       (unsigned long long)p->needs.weights_bytes, (unsigned long long)p->needs.workspace_bytes,
-		       (unsigned long long)p->kv_bytes, kvs[d->options.kv], (unsigned long long)p->needs.page_bytes,
-		       d->limits.page_tokens, (unsigned long long)p->page_count, (unsigned long long)tokens,
-		       d->limits.context_tokens, (unsigned long long)p->available, (unsigned long long)head);
+		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
+			   "\"kv\": \"%s\", "
+			   "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": "
+			   "%llu, \"context\": %u, "
+			   "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
+				(unsigned long long)p->needs.weights_bytes,
+				(unsigned long long)p->needs.workspace_bytes, (unsigned long long)p->kv_bytes,
+				kvs[d->options.kv], (unsigned long long)p->needs.page_bytes,
+				d->limits.page_tokens, (unsigned long long)p->page_count,
+				(unsigned long long)tokens, d->limits.context_tokens,
+				(unsigned long long)p->available, (unsigned long long)head);
 		return;
 	}
-	printf("model      %s (%s, context %u)\n", d->model->title, d->model->arch.name, d->limits.context_tokens);
+	printf("model      %s (%s, context %u)\n", d->model->title, d->model->arch.name,
+			d->limits.context_tokens);
 	printf("weights    %9.1f MiB\n", (double)p->needs.weights_bytes / 1048576);
 	printf("workspace  %9.1f MiB\n", (double)p->needs.workspace_bytes / 1048576);
 	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
 	       kvs[d->options.kv], (double)p->kv_bytes / 1048576, (unsigned long long)p->page_count,
 	       d->limits.page_tokens, (unsigned long long)tokens, (double)tokens / d->limits.context_tokens);
-	printf("head-room  %9.1f MiB of %.1f available\n", (double)head / 1048576, (double)p->available / 1048576);
+	printf("head-room  %9.1f MiB of %.1f available\n", (double)head / 1048576,
+			(double)p->available / 1048576);
 }
 
 static int text_open(struct daemon *d)
@@ -185,15 +196,36 @@ static int text_open(struct daemon *d)
 	return 0;
 }
 
+/* Makes the folders above the last, as mkdir --parents does. */
+static int parents_make(const char *path)
+{
+	char folder[OPTIONS_PATH_MAX];
+	snprintf(folder, sizeof folder, "%s", path);
+	for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
+		*slash = 0;
+		if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
+			log_say(LOG_ERROR, "the folder %s cannot be made: %s; say another --state", folder,
+					strerror(errno));
+			return errno == EACCES || errno == EROFS ? -ERR_PERMISSION
+				   : errno == ENOSPC                 ? -ERR_DISK_FULL
+													 : -ERR_IO;
+		}
+		*slash = '/';
+	}
+	return 0;
+}
+
 static int store_start(struct daemon *d)
 {
 	struct store_options so;
 	char reason[STORE_REASON_MAX];
 	const char *warning = NULL;
+	TRY(parents_make(d->options.state));
 	store_options_default(&so);
 	so.dir = d->options.state;
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	so.page_tokens = d->limits.page_tokens;
 	const uint32_t most = sched_effect_max(&d->limits) * 2 + 64;
 	while (so.ring_records < most)
 		so.ring_records *= 2;
@@ -252,6 +284,7 @@ static int signals_open(struct daemon *d)
 	if (sigprocmask(SIG_BLOCK, &set, NULL) != 0)
 		return -ERR_INTERNAL;
 	signal(SIGPIPE, SIG_IGN);
+	signal(SIGXFSZ, SIG_IGN); /* a full disk is an error code, not an end */
 	d->signals = signalfd(-1, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 	return d->signals < 0 ? -ERR_IO : 0;
 }
@@ -278,11 +311,13 @@ static int daemon_open(struct daemon *d)
 	TRY(tables_open(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
-	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %llu MiB in %u pages)", d->model->title,
-		d->options.listen, ops->device_isa(forward_device(d->forward)),
-		ops->device_threads(forward_device(d->forward)),
-		(unsigned long long)(d->limits.group[0].page_bytes * d->limits.group[0].page_count[PLACE_DEVICE] >> 20),
-		d->limits.group[0].page_count[PLACE_DEVICE]);
+	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %llu MiB in %u pages)",
+			d->model->title, d->options.listen, ops->device_isa(forward_device(d->forward)),
+			ops->device_threads(forward_device(d->forward)),
+			(unsigned long long)(d->limits.group[0].page_bytes *
+										 d->limits.group[0].page_count[PLACE_DEVICE] >>
+								 20),
+			d->limits.group[0].page_count[PLACE_DEVICE]);
 	return 0;
 }
 

@@ -90,7 +90,8 @@ static void hello(struct daemon *d, uint32_t peer, const void *body, size_t leng
 		peer_gone(d, peer);
 }
 
-static void window(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+static void window(struct daemon *d, uint32_t peer, const struct wire_header *h,
+		const void *body, size_t length)
 {
 	struct wire_window m;
 	const int code = wire_read_window(body, length, &d->wire, &m);
@@ -102,7 +103,8 @@ static void window(struct daemon *d, uint32_t peer, const struct wire_header *h,
 		call_window(d, call, m.max_off);
 }
 
-static void cancel(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+static void cancel(struct daemon *d, uint32_t peer, const struct wire_header *h,
+		const void *body, size_t length)
 {
 	struct wire_cancel m;
 	const int code = wire_read_cancel(body, length, &d->wire, &m);
@@ -140,7 +142,8 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 
 /* RESUME and ACK are read, so that a client may speak them; the ring that would serve a RESUME after
    a lost connection is not kept yet, and the answer says so. */
-static void resume(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
+static void resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
+		const void *body, size_t length)
 {
 	struct wire_resume m;
 	const int code = wire_read_resume(body, length, &d->wire, &m);
@@ -236,7 +239,8 @@ static void drain_begin(struct daemon *d)
 {
 	uint8_t bytes[128];
 	struct wire_writer w;
-	const struct wire_goaway m = {.why = {"shutdown", 8}, .deadline_ms = d->options.drain_ms, .retry_ms = 1000};
+	const struct wire_goaway m = {
+			.why = {"shutdown", 8}, .deadline_ms = d->options.drain_ms, .retry_ms = 1000};
 	log_say(LOG_NOTICE, "draining: running turns have %llu ms",
 		(unsigned long long)d->options.drain_ms);
 	d->draining = true;
@@ -247,7 +251,10 @@ static void drain_begin(struct daemon *d)
 		if (d->peers[i].used && d->peers[i].hello &&
 		    peer_send(d, i, WIRE_GOAWAY, 0, 0, bytes, w.length, NULL, 0) == -ERR_CLOSED)
 			peer_gone(d, i);
-	const struct event e = {.kind = EVENT_DRAIN, .session = SCHED_NONE, .turn = SCHED_NONE, .now_us = d->now_us};
+	const struct event e = {.kind = EVENT_DRAIN,
+			.session = SCHED_NONE,
+			.turn = SCHED_NONE,
+			.now_us = d->now_us};
 	step(d, &e, NULL);
 	/* What has not begun will not begin. */
 	for (uint32_t i = 0; i < d->options.calls; i++)

@@ -283,7 +283,8 @@ static void detokenize(struct daemon *d, uint32_t call, const struct wire_call *
 	}
 	for (size_t i = 0; i < from.length; i += 4) {
 		const uint8_t *p = (const uint8_t *)from.at + i;
-		const uint32_t id = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
+		const uint32_t id = (uint32_t)p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 |
+							(uint32_t)p[3] << 24;
 		const char *bytes;
 		if (id >= tokenizer_count(d->tokenizer)) {
 			call_fail(d, call, ERR_OUT_OF_RANGE);
@@ -382,7 +383,9 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		code = -ERR_BAD_FRAMES;
 	if (code == 0 && m->deadline_ms != WIRE_NONE && m->deadline_ms > d->options.deadline_max_ms)
 		code = -ERR_OUT_OF_RANGE;
-	if (code == 0 && !step_room(d))
+	/* Without room to record it nothing begins; what only looks is still served. */
+	if (code == 0 && methods[m->method].writes &&
+	    (!step_room(d) || (d->store && store_space(d->store) == -ERR_DISK_FULL)))
 		code = -ERR_AUDIT_STALLED;
 	if (code) {
 		peer_reject(d, peer, channel, code);

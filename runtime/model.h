@@ -66,7 +66,8 @@ struct model {
 	uint32_t tensor_count;
 	struct tensor *tensor;
 	uint64_t parameters, file_bytes;
-	uint8_t hash[32];       /* BLAKE2b-256 over metadata and tensor directory and sampled data: identifies the file */
+	uint8_t hash[32];       /* BLAKE2b-256 over metadata and tensor directory and sampled data:
+							   identifies the file */
 	void *private;          /* load.c's memory */
 };
 

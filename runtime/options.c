@@ -70,14 +70,17 @@ static const struct entry table[] = {
 	BYTES("window", window_bytes, 1, 64 << 20, "65536", "credit of a call that names none"),
 	BYTES("window-max", window_max, 1, 256 << 20, "1048576", "credit beyond what was sent"),
 	NUMBER("lease-max-ms", lease_max_ms, 0, 1ull << 40, "86400000", "longest lease"),
-	BYTES("principal-bytes", principal_bytes, 0, 1ull << 46, "0", "pinned and leased bytes of one principal; 0: no quota"),
+	BYTES("principal-bytes", principal_bytes, 0, 1ull << 46, "0",
+	       "pinned and leased bytes of one principal; 0: no quota"),
 	NUMBER("heartbeat-ms", heartbeat_ms, 100, 60000, "5000", "a silent client pings after so long"),
 	NUMBER("drain-ms", drain_ms, 0, 3600000, "10000", "time for running turns at shutdown"),
 	NUMBER("stall-ms", stall_ms, 100, 3600000, "60000", "a call waits so long for its reader"),
 	NUMBER("note-ms", note_ms, 50, 60000, "500", "time between progress notes"),
 	NUMBER("deadline-max-ms", deadline_max_ms, 1, 1ull << 40, "3600000", "longest deadline of a call"),
-	BYTES("audit-map-bytes", audit_map_bytes, 1 << 20, 1ull << 44, "68719476736", "address space of the audit log"),
-	NUMBER("audit-commit-ms", audit_commit_ms, 1, 1000, "10", "longest wait before a commit"),
+	BYTES("audit-map-bytes", audit_map_bytes, 1 << 20, 1ull << 44, "64G",
+	      "address space of the audit log"),
+	NUMBER("audit-commit-ms", audit_commit_ms, 0, 1000, "0",
+	       "time to gather records for a commit; 0: none"),
 };
 enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
 

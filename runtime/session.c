@@ -414,7 +414,8 @@ void session_method_close(struct daemon *d, uint32_t call, const struct wire_cal
 	session_end_fields(s, &end);
 	record_session(d, s, STORE_SESSION_CLOSE);
 	/* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
-	const struct event e = {.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	const struct event e = {
+			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
 	d->calls[call].session = NONE;
 	step(d, &e, NULL);
 	call_end(d, call, &end);

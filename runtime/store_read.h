@@ -1,7 +1,8 @@
 /*
- * Reads a store that no daemon holds: entries, owner rows, and whether the whole of it is sound.
- * Takes the daemon's lock for as long as it is open (-ERR_IN_USE while a daemon runs), writes
- * nothing but its process number there. A file that crashes its reader is found by a child first, as at the daemon's start.
+ * Reads a store that no daemon holds: entries, owner rows, and whether the whole of it is
+ * sound. Takes the daemon's lock for as long as it is open (-ERR_IN_USE while a daemon runs),
+ * writes nothing but its process number there. A file that crashes its reader is found by a
+ * child first, as at the daemon's start.
  */
 #ifndef HOLDFAST_RUNTIME_STORE_READ_H
 #define HOLDFAST_RUNTIME_STORE_READ_H

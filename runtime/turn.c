@@ -280,7 +280,8 @@ static void calls_look(const struct daemon *d, const struct call *c, bool final,
 static bool visible_move(struct daemon *d, struct call *c, size_t before)
 {
 	size_t hold, from = before > 256 ? before - 256 : 0;
-	const size_t at = stop_find(c->sampling.stop, c->sampling.stop_count, c->text, from, c->text_length, &hold);
+	const size_t at = stop_find(
+			c->sampling.stop, c->sampling.stop_count, c->text, from, c->text_length, &hold);
 	if (at != SIZE_MAX) {
 		c->text_length = at;
 		hold = at;

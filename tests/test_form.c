@@ -149,7 +149,8 @@ static void takes_the_form(void)
 	form_close(&f);
 	f = FORM(16, numbers_tool);
 	REQUIRE(f != NULL);
-	static const char *const good[] = {"0", "-0", "0.5", "1e5", "1E-05", "123456789012345.123456789012345e99"};
+	static const char *const good[] = {
+			"0", "-0", "0.5", "1e5", "1E-05", "123456789012345.123456789012345e99"};
 	static const char *const bad[] = {"", "00", "1.", ".5", "1e", "1e+", "1e123", "+1", "--1", "1.2.3",
 					  "1234567890123456", "0.1234567890123456", "1e1.5", "0x1"};
 	char text[256];
@@ -167,23 +168,36 @@ static void takes_the_form(void)
 static void refuses_tools(void)
 {
 #define PROPERTY(schema) "{\"name\":\"x\",\"parameters\":{\"properties\":{\"p\":" schema "}}}"
-	static const struct { const char *tool; int code; } bad[] = {
-		{"", -ERR_BAD_ARG}, {"[]", -ERR_BAD_ARG}, {"{}", -ERR_BAD_ARG}, {"{\"name\":1}", -ERR_BAD_ARG},
-		{"{\"function\":7}", -ERR_BAD_ARG}, {"{\"name\":\"\"}", -ERR_UNSUPPORTED},
-		{"{\"name\":\"a\\\"b\"}", -ERR_UNSUPPORTED}, {"{\"name\":\"x\",\"parameters\":[]}", -ERR_BAD_ARG},
-		{"{\"name\":\"x\",\"parameters\":{\"type\":\"array\"}}", -ERR_UNSUPPORTED},
-		{"{\"name\":\"x\",\"parameters\":{\"properties\":[]}}", -ERR_BAD_ARG},
-		{"{\"name\":\"x\",\"parameters\":{\"required\":[\"p\"]}}", -ERR_UNSUPPORTED},
-		{"{\"name\":\"x\",\"parameters\":{\"required\":\"p\"}}", -ERR_BAD_ARG},
-		{"{\"name\":\"x\",\"parameters\":{\"required\":[1]}}", -ERR_BAD_ARG},
-		{PROPERTY("1"), -ERR_BAD_ARG}, {PROPERTY("{}"), -ERR_UNSUPPORTED},
-		{PROPERTY("{\"type\":\"object\"}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"type\":\"array\"}"), -ERR_UNSUPPORTED},
-		{PROPERTY("{\"type\":\"null\"}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"type\":[\"string\"]}"), -ERR_UNSUPPORTED},
-		{PROPERTY("{\"anyOf\":[]}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"enum\":[]}"), -ERR_BAD_ARG},
-		{PROPERTY("{\"enum\":[1]}"), -ERR_UNSUPPORTED}, {PROPERTY("{\"enum\":\"a\"}"), -ERR_BAD_ARG},
-		{PROPERTY("{\"type\":\"integer\",\"enum\":[1,2]}"), -ERR_UNSUPPORTED},
-		{"{\"name\":\"x\",\"parameters\":{\"properties\":{\"p\":{\"type\":\"string\"},\"\\u0070\":"
-		 "{\"type\":\"string\"}}}}", -ERR_BAD_ARG},
+	static const struct { const char *tool; int code;
+	} bad[] = {
+			{"", -ERR_BAD_ARG},
+			{"[]", -ERR_BAD_ARG},
+			{"{}", -ERR_BAD_ARG},
+			{"{\"name\":1}", -ERR_BAD_ARG},
+			{"{\"function\":7}", -ERR_BAD_ARG},
+			{"{\"name\":\"\"}", -ERR_UNSUPPORTED},
+			{"{\"name\":\"a\\\"b\"}", -ERR_UNSUPPORTED},
+			{"{\"name\":\"x\",\"parameters\":[]}", -ERR_BAD_ARG},
+			{"{\"name\":\"x\",\"parameters\":{\"type\":\"array\"}}", -ERR_UNSUPPORTED},
+			{"{\"name\":\"x\",\"parameters\":{\"properties\":[]}}", -ERR_BAD_ARG},
+			{"{\"name\":\"x\",\"parameters\":{\"required\":[\"p\"]}}", -ERR_UNSUPPORTED},
+			{"{\"name\":\"x\",\"parameters\":{\"required\":\"p\"}}", -ERR_BAD_ARG},
+			{"{\"name\":\"x\",\"parameters\":{\"required\":[1]}}", -ERR_BAD_ARG},
+			{PROPERTY("1"), -ERR_BAD_ARG},
+			{PROPERTY("{}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"type\":\"object\"}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"type\":\"array\"}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"type\":\"null\"}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"type\":[\"string\"]}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"anyOf\":[]}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"enum\":[]}"), -ERR_BAD_ARG},
+			{PROPERTY("{\"enum\":[1]}"), -ERR_UNSUPPORTED},
+			{PROPERTY("{\"enum\":\"a\"}"), -ERR_BAD_ARG},
+			{PROPERTY("{\"type\":\"integer\",\"enum\":[1,2]}"), -ERR_UNSUPPORTED},
+			{"{\"name\":\"x\",\"parameters\":{\"properties\":{\"p\":{\"type\":\"string\"},"
+			 "\"\\u0070\":"
+			 "{\"type\":\"string\"}}}}",
+					-ERR_BAD_ARG},
 	};
 	struct form *f = (struct form *)&seed;
 	REQUIRE(index_ != NULL);
