@@ -105,7 +105,7 @@ def scratch_make(script):
     for name, text in script["files"].items():
         pathlib.Path(folder, name).write_text(text)
     for name in script.get("copies", []):
-        shutil.copy(pathlib.Path(os.__file__).parent / name, folder)
+        shutil.copyfile(pathlib.Path(os.__file__).parent / name, pathlib.Path(folder, name))
     return folder
 
 
@@ -219,7 +219,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--daemon", required=True), parser.add_argument("--model", required=True)
     parser.add_argument("--holdfast", help="the command line, to be named at the end")
-    parser.add_argument("--script", type=pathlib.Path), parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--script", type=pathlib.Path)
+    parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
     script = json.loads(args.script.read_text()) if args.script else SCRIPT
     folder, home = scratch_make(script), tempfile.mkdtemp(prefix="hf-")
