@@ -45,6 +45,14 @@ bad=$(for folder in sched kernels clients runtime; do sources $folder; done |
 state=$?
 tap $state "no include goes up, and none reaches into tests/" "$bad"
 
+# The folders' doors can be opened from C++ too.
+for door in sched/check.h sched/sched.h kernels/ops.h kernels/fp8.h clients/wire.h; do
+	bad=$(echo "#include \"$door\"" |
+		${CXX:-c++} -std=c++17 -Wall -Wextra -Werror -fsyntax-only -I"$SRCDIR" -x c++ - 2>&1)
+	state=$?
+	tap $state "$door is C++17 as well" "$bad"
+done
+
 # In sched/ only check.c may see the system: it ends the process.
 bad=$(sources sched | while IFS= read -r file; do
 	case $file in */check.c) continue ;; esac

@@ -12,8 +12,10 @@ mkfifo "$fifo"
 daemon=$!
 exec 9>"$fifo"
 trap 'exec 9>&-; kill $daemon 2>/dev/null; rm -rf "$dir"' EXIT
-for _ in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16 17 18 19 20; do
+i=0
+while [ $i -lt 300 ]; do
 	grep -q ready "$dir/ready" && break
+	i=$((i + 1))
 	sleep 0.1
 done
 

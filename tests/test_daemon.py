@@ -447,14 +447,20 @@ def quiet_clients(daemon):
         end = reader.expect(END, ar1.PONG)
         while end[0] != END:
             end = reader.expect(END, ar1.PONG)
-        assert end[1] == channel and end[3]["err"]["n"] == "slow_consumer", end
+        assert end[1] == channel and end[3]["status"] in ("limit", "slow_consumer"), end
     finally:
         assert own.stop() == 0
+
+
+def unsanitary(words):
+    for mark in ("Sanitizer", "runtime error:"):
+        assert mark not in words, words[max(0, words.index(mark) - 100):][:1400]
 
 
 def wrong_starts(daemon):
     def run(*arguments):
         p = subprocess.run([f"{BUILD}/holdfastd", *arguments], capture_output=True, text=True, timeout=60 * ar1.SLOW)
+        unsanitary(p.stderr)
         return p.returncode, p.stderr.strip().splitlines()
     other = tempfile.mkdtemp(prefix="hf-")
     code, lines = run("--model", MODEL, "--listen", daemon.endpoint, "--state", f"{other}/s")
@@ -497,6 +503,11 @@ def drain(daemon, wire):
     assert daemon.process.wait(20 * ar1.SLOW) == 0, daemon.words()
 
 
+def left_clean(daemon):
+    assert daemon.stop(keep=True) == 0
+    unsanitary(daemon.words())
+
+
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", os.environ.get("HOLDFAST_TEST_KV", "600000"), "--chunk", "64",
                 "--batch-rows", "96")
 wire_endpoint = daemon.endpoint
@@ -525,12 +536,14 @@ for what, test in [
         ("residency is granted, clipped or refused", residency)]:
     tap.run(what, test, wire)
     if daemon.process.poll() is not None:
-        print(f"Bail out! the daemon is gone: {daemon.words()[-500:]}")
+        sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-60:]))
+        print("Bail out! the daemon is gone")
         sys.exit(1)
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
 tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
 tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)
 tap.run("SIGTERM drains: running turns finish, new ones are refused", drain, daemon, wire)
+tap.run("the daemon ended with 0, and no sanitizer spoke", left_clean, daemon)
 if tap.failed:
     sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-20:]))
 daemon.stop()
