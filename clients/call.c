@@ -21,7 +21,7 @@ struct run {
 	uint64_t granted, window; /* the offset the daemon may reach; how far ahead it is set */
 	uint64_t deadline_ms;    /* when we cancel; UINT64_MAX: never */
 	uint64_t give_up_ms;     /* when we stop waiting for END; UINT64_MAX: not yet */
-	uint64_t ping_ms;        /* when to ping next */
+	uint64_t ping_ms;        /* when to ping next: the daemon must hear of us too */
 	uint32_t misses, strays;
 	int why;                 /* the code if no END comes after a cancel */
 	uint32_t *ids;
@@ -88,6 +88,7 @@ static void run_send(struct run *r, uint8_t type, struct wire_writer *w)
 	   the deadline find that out. */
 	CHECK(!w->full);
 	link_send(r->c, type, type == WIRE_PING ? 0 : r->channel, w->at, w->length, NULL, 0, 0);
+	r->ping_ms = link_now_ms() + r->c->hb_ms;
 }
 
 static void run_cancel(struct run *r, int why)
@@ -129,7 +130,6 @@ static int run_ping(struct run *r)
 	wire_writer_init(&w, body, sizeof body);
 	wire_write_ping(&w, &m);
 	run_send(r, WIRE_PING, &w);
-	r->ping_ms = m.t + r->c->hb_ms;
 	return 0;
 }
 
@@ -346,7 +346,6 @@ static int take(struct run *r, const struct link_message *m)
 {
 	bool ours = m->header.channel == r->channel;
 	r->misses = 0;
-	r->ping_ms = link_now_ms() + r->c->hb_ms;
 	if (m->header.type == WIRE_REJECT)
 		return take_reject(r, m);
 	if (ours && m->header.type == WIRE_ACCEPTED)

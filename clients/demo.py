@@ -32,23 +32,27 @@ TOOL_SECONDS = 5         # of a command
 START_SECONDS = 120      # until the daemon serves
 
 SCRIPT = {
-    "system": "You are a coding agent. You work in one folder. You use the tools to look before you answer.",
+    "system": "You are a coding agent. Use the tools to look into the folder. After a tool has answered, say in one sentence "
+              "what you learned.",
     "files": {
         "stack.py": "class Stack:\n    \"\"\"A stack of numbers.\"\"\"\n\n    def __init__(self):\n        self.items = []\n\n"
                     "    def push(self, x):\n        self.items.append(x)\n\n    def pop(self):\n        return self.items.pop(0)\n",
-        "test_stack.py": "import unittest\n\nfrom stack import Stack\n\n\nclass StackTest(unittest.TestCase):\n"
-                         "    def test_last_in_first_out(self):\n        s = Stack()\n        s.push(1)\n        s.push(2)\n"
-                         "        self.assertEqual(s.pop(), 2)\n\n\nif __name__ == \"__main__\":\n    unittest.main()\n",
+        "check.py": "import unittest\n\nfrom stack import Stack\n\n\nclass Check(unittest.TestCase):\n"
+                    "    def test_last_in_first_out(self):\n        s = Stack()\n        s.push(1)\n        s.push(2)\n"
+                    "        self.assertEqual(s.pop(), 2)\n\n\nif __name__ == \"__main__\":\n    unittest.main()\n",
     },
     "copies": ["textwrap.py"],
-    "commands": ["ls -l", "python3 -B test_stack.py", "wc -l stack.py test_stack.py textwrap.py"],
+    "commands": ["ls -l", "python3 -B check.py"],
     "steps": [
-        {"user": "The test of our stack fails. First list the files with run_shell and the command ls -l.", "call": True},
-        {"call": True, "hint": "Now read the file stack.py with read_file."},
-        {"call": True, "hint": "Now run the test with run_shell."},
-        {"max_tokens": 120},
-        {"user": "Also read the file textwrap.py with read_file.", "call": True},
-        {"max_tokens": 80},
+        {"user": "Run ls -l in the folder.", "call": True},
+        {"max_tokens": 32},
+        {"user": "Read the file stack.py.", "call": True},
+        {"max_tokens": 32},
+        {"user": "Run check.py with python3.", "call": True},
+        {"max_tokens": 32},
+        {"user": "Read the file textwrap.py.", "call": True},
+        {"max_tokens": 48},
+        {"user": "Thank you. What is a stack?", "max_tokens": 64},
     ],
 }
 
@@ -105,7 +109,7 @@ def scratch_make(script):
     for name, text in script["files"].items():
         pathlib.Path(folder, name).write_text(text)
     for name in script.get("copies", []):
-        shutil.copy(pathlib.Path(os.__file__).parent / name, folder)
+        shutil.copyfile(pathlib.Path(os.__file__).parent / name, pathlib.Path(folder, name))
     return folder
 
 
@@ -153,10 +157,10 @@ def first_token_ms(end):
     return (end.usage.queue_us + end.usage.prefill_us) / 1e3
 
 
-def step_run(client, session, step, results, number):
+def step_run(session, step, results, number):
     options = {"max_tokens": step.get("max_tokens", 64), "tool_choice": "required" if step.get("call") else "auto"}
     if "user" in step:
-        print(look("1;36", f"user      ") + step["user"])
+        print(look("1;36", "user      ") + step["user"])
     nothing = twin_measure(session, step, results, options)
     print(look("1;32", "assistant "), end="", flush=True)
     turn = say_step(session, step, results, **options)
@@ -173,7 +177,7 @@ def step_run(client, session, step, results, number):
                  "resident_nothing": nothing.usage.resident}
 
 
-def results_make(client, session, folder, commands, step, end):
+def results_make(session, folder, commands, end):
     results = {}
     for call in end.calls:
         held = session.show()
@@ -184,7 +188,7 @@ def results_make(client, session, folder, commands, step, end):
         print(look("2", "\n".join("          " + line for line in shown.splitlines())))
         print(look("2", f"          [{call.name} ran {seconds * 1e3:.0f} ms; meanwhile {held['resident']} tokens stayed resident "
                         f"in {held['bytes'] / 1024:.0f} KiB of FP8 pages, state {held['state']}]"))
-        results[call.id] = text + (f"\n\n{step['hint']}" if step and step.get("hint") else "")
+        results[call.id] = text
     return results
 
 
@@ -203,10 +207,9 @@ def session_run(client, script, folder):
         if "user" not in step and not results:
             print(look("2", "          (no call was made; the step is left out)"))
             continue
-        end, row = step_run(client, session, step, results, number)
+        end, row = step_run(session, step, results, number)
         rows.append(row)
-        following = script["steps"][number] if number < len(script["steps"]) else None
-        results = results_make(client, session, folder, commands, following, end)
+        results = results_make(session, folder, commands, end)
     table_print(rows)
     held = session.show()
     session.close()
@@ -219,7 +222,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--daemon", required=True), parser.add_argument("--model", required=True)
     parser.add_argument("--holdfast", help="the command line, to be named at the end")
-    parser.add_argument("--script", type=pathlib.Path), parser.add_argument("--keep", action="store_true")
+    parser.add_argument("--script", type=pathlib.Path)
+    parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
     script = json.loads(args.script.read_text()) if args.script else SCRIPT
     folder, home = scratch_make(script), tempfile.mkdtemp(prefix="hf-")

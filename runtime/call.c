@@ -417,17 +417,19 @@ static void stall_end(struct daemon *d, struct call *c)
 uint64_t calls_tick(struct daemon *d)
 {
 	uint64_t next = UINT64_MAX;
+	/* A client that is busy with what it read is silent too; one that died cannot be sent to. */
+	const uint64_t silence_us = (3 * d->options.heartbeat_ms + d->options.stall_ms) * 1000;
 	for (uint32_t i = 0; i < d->options.calls; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE || c->peer == NONE)
 			continue;
 		const struct peer *p = &d->peers[c->peer];
-		if (d->now_us - p->seen_us > 3 * d->options.heartbeat_ms * 1000) {
+		if (d->now_us - p->seen_us > silence_us) {
 			peer_gone(d, c->peer);
 			continue;
 		}
-		if (next > p->seen_us + 3 * d->options.heartbeat_ms * 1000 + 1)
-			next = p->seen_us + 3 * d->options.heartbeat_ms * 1000 + 1;
+		if (next > p->seen_us + silence_us + 1)
+			next = p->seen_us + silence_us + 1;
 		if (p->congested && p->retry_us < next)
 			next = p->retry_us;
 		if (c->state == CALL_RUNNING) {

@@ -432,6 +432,31 @@ def unsanitary(words):
         assert mark not in words, words[max(0, words.index(mark) - 100):][:1400]
 
 
+def quiet_clients(daemon):
+    """A reader that only listens lives on; one that is silent for three heartbeats and the stall time is let go."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--heartbeat-ms", "100", "--stall-ms", "700",
+                 "--note-ms", "50")
+    try:
+        watcher, reader = Wire(own.endpoint), Wire(own.endpoint)
+        session = reader.open()
+        channel = reader.begin("session.turn", {"tokens": True, "max_tokens": 400, "ignore_end": True}, pack(words(20)),
+                               sess=session, window=1)
+        reader.expect(ar1.ACCEPTED)
+        for i in range(20 * ar1.SLOW):  # well beyond what silence is allowed, but pinging
+            time.sleep(0.1)
+            reader.send(PING, 0, {"t": i})
+        assert watcher.ok("session.list")["r"][0]["sess"] == session
+        time.sleep(2.5 * ar1.SLOW)  # now silent: first the stalled stream ends, then the peer is gone
+        balanced(watcher)
+        assert watcher.ok("session.show", sess=session)["r"]["state"] == "idle"
+        end = reader.expect(END, ar1.PONG)
+        while end[0] != END:
+            end = reader.expect(END, ar1.PONG)
+        assert end[1] == channel and end[3]["err"]["n"] == "slow_consumer", end
+    finally:
+        assert own.stop() == 0
+
+
 def wrong_starts(daemon):
     def run(*arguments):
         p = subprocess.run([f"{BUILD}/holdfastd", *arguments], capture_output=True, text=True, timeout=60 * ar1.SLOW)
@@ -514,6 +539,7 @@ for what, test in [
         sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-60:]))
         print("Bail out! the daemon is gone")
         sys.exit(1)
+tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
 tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
 tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)
 tap.run("SIGTERM drains: running turns finish, new ones are refused", drain, daemon, wire)

@@ -301,7 +301,7 @@ class Client:
         self._context = zmq.Context()
         self._socket: Optional[zmq.Socket] = None
         self._channel = self._misses = 0
-        self._hb, self._heard = 5.0, 0.0
+        self._hb, self._said = 5.0, 0.0
         self._running: Optional[Turn] = None
         try:
             self._connect()
@@ -401,7 +401,7 @@ class Client:
         self._channel += 1
         parts = wire.frames(wire.CALL, self._channel, body, blob)
         self._put(parts, self.timeout)
-        self._heard, self._misses = time.monotonic(), 0
+        self._misses = 0
         self._running = Turn(self, self._channel, session, on_note, until)
         return self._running
 
@@ -426,7 +426,7 @@ class Client:
 
     def _welcome(self) -> None:
         until = time.monotonic() + self.timeout
-        self._heard, self._misses, self._hb = time.monotonic(), 0, self.timeout * 2
+        self._said, self._misses, self._hb = time.monotonic(), 0, self.timeout * 2
         message = None
         while message is None:
             if time.monotonic() >= until:
@@ -440,7 +440,7 @@ class Client:
         self.principal = wire.need(body, "principal", str)
         self.boot = wire.need(body, "boot", bytes)
         self._hb = min(max(wire.need(body, "hb_ms", int), 50), 60000) / 1000
-        self._heard = time.monotonic()
+        self._said = time.monotonic()
 
     def _reset(self) -> None:
         if self._socket is not None:
@@ -452,11 +452,13 @@ class Client:
         if not self._socket.poll(int(timeout * 1000), zmq.POLLOUT):
             raise make_error(709, f"no daemon listens at {self.endpoint}")
         self._socket.send_multipart(parts, flags=zmq.DONTWAIT)
+        self._said = time.monotonic()
 
     def _send(self, kind: int, channel: int, body: Any) -> None:
         """What steers; one that cannot go now is missed by a peer that is not there."""
         if self._socket is None:
             return
+        self._said = time.monotonic()
         try:
             self._socket.send_multipart(wire.frames(kind, channel, body), flags=zmq.DONTWAIT)
         except zmq.Again:
@@ -467,14 +469,15 @@ class Client:
         if self._socket is None:
             raise make_error(709)
         now = time.monotonic()
-        wait = self._heard + self._hb * (1 + self._misses) - now
+        wait = self._said + self._hb - now
         if until is not None:
             wait = min(wait, until - now)
         if self._socket.poll(max(0, int(wait * 1000) + 1), zmq.POLLIN):
             parts = self._socket.recv_multipart()
-            self._heard, self._misses = time.monotonic(), 0
+            self._misses = 0
             return wire.Message(parts)
-        if time.monotonic() - self._heard >= self._hb * (1 + self._misses):
+        # By our own silence, so that the daemon hears of us while only it speaks.
+        if time.monotonic() - self._said >= self._hb:
             if self._misses >= _MISSES_MAX:
                 raise make_error(709, "the daemon is silent")
             self._misses += 1
