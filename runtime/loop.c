@@ -323,7 +323,8 @@ static void store_take(struct daemon *d)
 		return;
 	const uint64_t durable = store_durable(d->store);
 	if (store_failed(d->store) && !d->failed) {
-		log_say(LOG_ERROR, "the audit log in %.400s failed: %s; stopping: make room or mend the disk, and start again",
+		log_say(LOG_ERROR,
+			"the audit log in %.400s failed: %s; stopping: make room or mend the disk, start again",
 			d->options.state, err_text(store_failed(d->store)));
 		d->failed = true;
 	}

@@ -167,7 +167,8 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	const struct event e = {
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
 		.turn_key = (uint64_t)c->generation << 32 | call,
-		.as.turn = {.keep = kept, .append = s->history - kept, .output_max = output_max, .credit = c->credit, .deadline_us = c->deadline_us}};
+		.as.turn = {.keep = kept, .append = s->history - kept, .output_max = output_max,
+			    .credit = c->credit, .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
 	d->undo.call = NONE;
 	if (c->state == CALL_RUNNING)
