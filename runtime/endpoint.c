@@ -2,6 +2,8 @@
  * The daemon's socket. libzmq unlinks a socket file before it binds, so a second daemon would steal
  * the first one's endpoint: a lock file beside it is held for life.
  */
+#include "config.h"
+
 #include "runtime/endpoint.h"
 
 #include <errno.h>
@@ -11,11 +13,34 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 #include <zmq.h>
 
 enum { SUN_PATH_MAX = 107 };
+
+/* In place of the C library's, for libzmq, which ends the process when an ipc endpoint runs out of
+   descriptors. Connections beyond four fifths of them are closed at once: who is connected is served,
+   and others are as soon as there is room. The kernel gives the lowest descriptor that is free, so that
+   its number tells how many there are. */
+int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags)
+{
+	struct rlimit limit;
+	const int fd = (int)syscall(SYS_accept4, listener, address, length, flags);
+	if (fd < 0) {
+		if (errno == EMFILE || errno == ENFILE)
+			errno = ECONNABORTED;
+		return fd;
+	}
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)fd < limit.rlim_cur / 5 * 4)
+		return fd;
+	close(fd);
+	errno = ECONNABORTED;
+	return -1;
+}
 
 static int folder_make(const char *path)
 {

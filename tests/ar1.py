@@ -3,6 +3,7 @@
 A Daemon is started with a model in a folder of its own; a Wire is one connection to it.
 """
 import os
+import resource
 import shutil
 import signal
 import struct
@@ -53,13 +54,15 @@ def skip_all(reason):
 
 
 class Daemon:
-    def __init__(self, model, *options, state=None, home=None, wait=True):
+    def __init__(self, model, *options, state=None, home=None, wait=True, descriptors=None):
         self.home = home or tempfile.mkdtemp(prefix="hf-")
         self.endpoint = f"ipc://{self.home}/rpc.sock"
         self.log = open(f"{self.home}/log", "ab")
         self.command = [f"{BUILD}/holdfastd", "--model", model, "--listen", self.endpoint, "--state",
                         state or f"{self.home}/state", "--cache", f"{self.home}/cache", *options]
-        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log)
+        self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
+                                        preexec_fn=descriptors and (lambda: resource.setrlimit(
+                                            resource.RLIMIT_NOFILE, (descriptors, descriptors))))
         if wait:
             self.wait()
 

@@ -181,6 +181,31 @@ def raw_sockets(wire):
         s.close()
 
 
+def descriptors_run_out(wire):
+    """Ten times more connections than descriptors: no abort, who is connected is served, others come later."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", descriptors=200)
+    try:
+        inside = Wire(own.endpoint)
+        held = []
+        for _ in range(2000):
+            s = socket.socket(socket.AF_UNIX)
+            s.setblocking(False)
+            try:
+                s.connect(own.endpoint[6:])
+                held.append(s)
+            except OSError:
+                s.close()
+        assert inside.ok("health")["r"]["state"] == "serving"
+        time.sleep(0.2)
+        assert len(os.listdir(f"/proc/{own.process.pid}/fd")) <= 161
+        for s in held:
+            s.close()
+        late = Wire(own.endpoint)
+        assert late.ok("health")["r"]["state"] == "serving"
+    finally:
+        assert own.stop() == 0
+
+
 def too_much(wire):
     """More work than there are pages: everyone waits in turn and everyone is answered."""
     sessions = [wire.open() for _ in range(12)]
@@ -319,6 +344,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("bad arguments are refused and change nothing", bad_arguments),
         ("mutated bodies do no harm", random_bytes),
         ("peers that speak no ZMTP do no harm", raw_sockets),
+        ("descriptors run out", descriptors_run_out),
         ("more turns than pages: all are answered, what was given up is told", too_much),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
