@@ -509,7 +509,7 @@ def left_clean(daemon):
 
 
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", os.environ.get("HOLDFAST_TEST_KV", "600000"), "--chunk", "64",
-                "--batch-rows", "96")
+                "--batch-rows", "96", "--drain-ms", str(10000 * ar1.SLOW))
 wire_endpoint = daemon.endpoint
 wire = Wire(wire_endpoint)
 tap = Tap()
