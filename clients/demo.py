@@ -173,7 +173,7 @@ def step_run(session, step, results, number):
     u = end.usage
     return end, {"turn": number, "prompt": u.prompt, "resident": u.resident, "new": u.new + u.recomputed,
                  "sampled": u.sampled, "first_ms": first_token_ms(end), "nothing_ms": first_token_ms(nothing),
-                 "same": list(end.ids or []) == list(nothing.ids or []) and end.text == nothing.text,
+                 "same": bool(end.ids) and end.ids == nothing.ids and end.text == nothing.text,
                  "resident_nothing": nothing.usage.resident}
 
 

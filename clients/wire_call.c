@@ -284,7 +284,7 @@ static const struct field args_fields[] = {
 		.methods = TURNS},
 	{"temperature", FIELD_REAL, AT(sampling.temperature), REAL(0, 100, 0), .methods = TURNS},
 	{"top_p", FIELD_REAL, FIELD_ABOVE, AT(sampling.top_p), REAL(0, 1, 1), .methods = TURNS},
-	{"min_p", FIELD_REAL, AT(sampling.min_p), REAL(0, 1, 0), .methods = TURNS},
+	{"min_p", FIELD_REAL, AT(sampling.min_p), REAL(0, 0.999999, 0), .methods = TURNS},
 	{"typical", FIELD_REAL, FIELD_ABOVE, AT(sampling.typical), REAL(0, 1, 1),
 		.methods = TURNS},
 	{"top_k", FIELD_U32, AT(sampling.top_k), .high = WIRE_TOP_K_MAX, .methods = TURNS},

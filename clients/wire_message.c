@@ -255,10 +255,28 @@ static int retry_read(struct wire_value v, void *message)
 	return 0;
 }
 
+/* What is said of a code where the message does not say it itself: what passes by waiting, passes. */
+static const char *retry_of(int code)
+{
+	switch (code) {
+	case ERR_LIMIT:
+	case ERR_SESSION_BUSY:
+	case ERR_OVERLOADED:
+	case ERR_DRAINING:
+	case ERR_AUDIT_STALLED:
+		return "later";
+	case ERR_INTERNAL:
+	case ERR_INTEGRITY:
+		return "same";
+	default:
+		return "no";
+	}
+}
+
 static void retry_write(struct wire_writer *w, const void *message)
 {
-	const char *retry = ((const struct wire_err *)message)->retry;
-	wire_put_text(w, retry ? retry : "no");
+	const struct wire_err *err = message;
+	wire_put_text(w, err->retry ? err->retry : retry_of(err->code));
 }
 
 #define TYPE wire_err

@@ -15,7 +15,7 @@
 enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024 };
 
 /* Address space only: pages that are never touched cost nothing. */
-static void *reserve(size_t bytes)
+void *memory_reserve(size_t bytes)
 {
 	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
 	return p == MAP_FAILED ? NULL : p;
@@ -38,12 +38,12 @@ int calls_open(struct daemon *d)
 		return -ERR_MEMORY;
 	for (size_t i = 0; i < n; i++) {
 		struct call *c = &d->calls[i];
-		c->text = reserve(d->text_max);
-		c->token = reserve(context * sizeof *c->token);
-		c->text_end = reserve(context * sizeof *c->text_end);
-		c->logprob = reserve(context * sizeof *c->logprob);
-		c->alternatives = reserve(context * sizeof *c->alternatives);
-		c->end_body = reserve(d->end_max);
+		c->text = memory_reserve(d->text_max);
+		c->token = memory_reserve(context * sizeof *c->token);
+		c->text_end = memory_reserve(context * sizeof *c->text_end);
+		c->logprob = memory_reserve(context * sizeof *c->logprob);
+		c->alternatives = memory_reserve(context * sizeof *c->alternatives);
+		c->end_body = memory_reserve(d->end_max);
 		if (!c->text || !c->token || !c->text_end || !c->logprob || !c->alternatives || !c->end_body)
 			return -ERR_MEMORY;
 	}
@@ -74,9 +74,10 @@ void calls_close(struct daemon *d)
 	d->idem = NULL;
 }
 
-int call_idem(struct daemon *d, uint32_t principal, const struct wire_id *key,
+int call_idem(struct daemon *d, uint32_t call, const struct wire_id *key,
 	      const uint8_t body_hash[16], struct wire_id *op)
 {
+	const uint32_t principal = d->calls[call].principal;
 	for (uint32_t i = 0; i < d->idem_count; i++) {
 		const struct idem *e = &d->idem[i];
 		if (!e->used || e->principal != principal || memcmp(&e->key, key, sizeof *key) != 0)
@@ -86,6 +87,7 @@ int call_idem(struct daemon *d, uint32_t principal, const struct wire_id *key,
 		*op = e->op;
 		return 1;
 	}
+	d->calls[call].idem = d->idem_next;
 	struct idem *e = &d->idem[d->idem_next];
 	d->idem_next = (d->idem_next + 1) % d->idem_count;
 	e->used = true;
@@ -94,6 +96,18 @@ int call_idem(struct daemon *d, uint32_t principal, const struct wire_id *key,
 	e->op = *op;
 	memcpy(e->body_hash, body_hash, sizeof e->body_hash);
 	return 0;
+}
+
+void call_idem_forget(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	if (c->idem == NONE)
+		return;
+	struct idem *e = &d->idem[c->idem];
+	/* Unless a newer key has its place. */
+	if (e->used && memcmp(&e->op, &c->op, sizeof e->op) == 0)
+		e->used = false;
+	c->idem = NONE;
 }
 
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m)
@@ -123,6 +137,7 @@ uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const stru
 	c->principal = principal;
 	c->session = NONE;
 	c->sched = NONE;
+	c->idem = NONE;
 	c->channel = channel;
 	c->method = m->method;
 	c->window = m->window < d->options.window_max ? m->window : d->options.window_max;
@@ -142,7 +157,9 @@ void call_free(struct daemon *d, uint32_t call)
 		CHECK(d->peers[c->peer].calls > 0);
 		d->peers[c->peer].calls--;
 	}
-	if (c->text_length > 4096 || c->blob_length > 4096)
+	if (c->text_length > c->text_used)
+		c->text_used = c->text_length;
+	if (c->text_used > 4096 || c->blob_length > 4096)
 		release(c->text, d->text_max);
 	if (c->end_length > 4096)
 		release(c->end_body, d->end_max);
@@ -199,6 +216,7 @@ void call_end(struct daemon *d, uint32_t call, struct wire_end *end)
 void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *err)
 {
 	struct wire_end end = {.status = {"error", 5}, .err = *err, .turn = WIRE_NONE, .epoch = WIRE_NONE};
+	call_idem_forget(d, call);
 	const uint32_t session = d->calls[call].session;
 	if (session != NONE && d->sessions[session].used)
 		session_end_fields(&d->sessions[session], &end);
@@ -303,9 +321,10 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 	size_t byte_last;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
-	while (data_next(c, &token_last, &byte_last))
+	while (!c->dropped && data_next(c, &token_last, &byte_last))
 		TRY(data_send(d, c, token_last, byte_last));
-	if (c->state != CALL_ENDED || c->end_length == 0 || c->sent_tokens < c->sampled)
+	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */
+	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && c->sent_tokens < c->sampled))
 		return 0;
 	TRY(peer_send(d, c->peer, WIRE_END, c->channel, c->seq + 1, c->end_body, c->end_length,
 		      c->blob_length ? c->text : NULL, c->blob_length));
@@ -400,20 +419,6 @@ static void note_send(struct daemon *d, struct call *c)
 		peer_gone(d, c->peer);
 }
 
-/* A reader that does not take the rest of an ended turn: END goes out without it. */
-static void stall_end(struct daemon *d, struct call *c)
-{
-	struct wire_end end = {.status = {"error", 5}, .turn = WIRE_NONE, .epoch = WIRE_NONE,
-			       .err = {.code = ERR_SLOW_CONSUMER, .after_ms = WIRE_NONE, .used = c->sent_bytes,
-				       .asked = c->visible, .limit = c->window}};
-	struct wire_writer w;
-	wire_writer_init(&w, c->end_body, d->end_max);
-	CHECK(wire_write_end(&w, &end) == 0);
-	c->end_length = w.length;
-	c->sent_tokens = c->sampled;
-	c->sent_bytes = c->visible;
-}
-
 uint64_t calls_tick(struct daemon *d)
 {
 	uint64_t next = UINT64_MAX;
@@ -423,14 +428,16 @@ uint64_t calls_tick(struct daemon *d)
 		struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE || c->peer == NONE)
 			continue;
-		const struct peer *p = &d->peers[c->peer];
+		struct peer *p = &d->peers[c->peer];
 		if (d->now_us - p->seen_us > silence_us) {
 			peer_gone(d, c->peer);
 			continue;
 		}
 		if (next > p->seen_us + silence_us + 1)
 			next = p->seen_us + silence_us + 1;
-		if (p->congested && p->retry_us < next)
+		if (p->congested && d->now_us >= p->retry_us)
+			p->congested = false;
+		else if (p->congested && p->retry_us < next)
 			next = p->retry_us;
 		if (c->state == CALL_RUNNING) {
 			if (d->now_us >= c->note_us) {
@@ -445,12 +452,19 @@ uint64_t calls_tick(struct daemon *d)
 				call_cancel(d, i, END_SLOW);
 			continue;
 		}
-		const uint64_t stalled = c->progress_us + d->options.stall_ms * 1000;
-		if (c->end_length && d->now_us >= stalled && c->sent_tokens < c->sampled)
-			stall_end(d, c);
-		else if (c->end_length && d->now_us >= stalled + d->options.stall_ms * 1000)
-			peer_gone(d, c->peer); /* It does not even take its END. */
-		else if (stalled < next && stalled > d->now_us)
+		/* The END of an ended turn goes out without the rest that nobody reads; who does not even
+		   take that is gone. */
+		uint64_t stalled = c->progress_us + d->options.stall_ms * 1000;
+		if (d->now_us >= stalled && !c->dropped) {
+			c->dropped = true;
+			call_flush(d, i);
+			if (c->state == CALL_FREE || c->peer == NONE)
+				continue;
+		}
+		stalled += c->dropped ? d->options.stall_ms * 1000 : 0;
+		if (d->now_us >= stalled)
+			peer_gone(d, c->peer);
+		else if (stalled < next)
 			next = stalled;
 	}
 	return next;

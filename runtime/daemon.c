@@ -25,6 +25,24 @@ struct plan {
 	uint64_t available, kv_bytes, page_count, host_bytes;
 };
 
+static uint64_t number_in(const char *path)
+{
+	FILE *file = fopen(path, "re");
+	unsigned long long value = 0;
+	const bool found = file && fscanf(file, "%llu", &value) == 1;
+	if (file)
+		fclose(file);
+	return found ? value : UINT64_MAX;
+}
+
+/* What a container leaves us: its limit less what it uses. */
+static uint64_t memory_limit(void)
+{
+	const uint64_t most = number_in("/sys/fs/cgroup/memory.max");
+	const uint64_t used = number_in("/sys/fs/cgroup/memory.current");
+	return most == UINT64_MAX || used == UINT64_MAX ? UINT64_MAX : most > used ? most - used : 0;
+}
+
 static uint64_t memory_available(void)
 {
 	FILE *file = fopen("/proc/meminfo", "re");
@@ -35,7 +53,8 @@ static uint64_t memory_available(void)
 			break;
 	if (file)
 		fclose(file);
-	return (uint64_t)kib * 1024;
+	const uint64_t limit = memory_limit();
+	return limit < (uint64_t)kib * 1024 ? limit : (uint64_t)kib * 1024;
 }
 
 static void forward_options_fill(const struct daemon *d, struct forward_options *f)
@@ -342,6 +361,7 @@ static void daemon_close(struct daemon *d)
 	free(d->entry_sample);
 	free(d->result);
 	free(d->refs);
+	free(d->undo.token);
 	free(d->page_principal);
 	free(d->sched);
 	free(d->out);
@@ -373,7 +393,7 @@ int daemon_run(const struct options *options)
 	randombytes_buf(d->boot, sizeof d->boot);
 	int code = model_open(options->model, &d->model, reason);
 	if (code)
-		log_say(LOG_ERROR, "%s", reason);
+		log_say(LOG_ERROR, "%.400s: %s", options->model, reason);
 	if (!code)
 		code = text_open(d);
 	if (!code)

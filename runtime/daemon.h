@@ -51,7 +51,7 @@ struct held_form {
 };
 
 struct session {
-	bool used, tools, raw; /* raw: template "none": tokens only */
+	bool used, closing, tools, raw; /* raw: template "none": tokens only */
 	struct wire_id id;
 	uint32_t principal, sched; /* sched: the scheduler's index */
 	uint64_t epoch, turn;      /* turn: how many have ended */
@@ -84,6 +84,9 @@ struct call {
 	struct wire_id op;
 	uint64_t channel, seq;
 	bool dup, accepted_sent;
+	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
+	uint32_t idem;          /* where its key is remembered, or NONE */
+	size_t text_used;       /* bytes of `text` that were ever touched */
 	size_t deferred_body, deferred_blob;
 	size_t blob_length;     /* END's third frame, kept in `text`; 0: none */
 	uint64_t window, deadline_us, progress_us, note_us;
@@ -116,6 +119,15 @@ struct call {
 	size_t end_length;
 };
 
+/* What a turn changed of its session on arrival, for the case that the scheduler refuses it. */
+struct undo {
+	uint32_t call, history, mark_count, cut; /* call: NONE when there is nothing to undo; cut: where */
+	uint64_t turn;
+	struct template_state state;
+	struct turn_mark mark;
+	uint32_t *token; /* the tokens from cut on; room for a context */
+};
+
 /* A key under which a call was accepted; the newest `calls` x 4 are remembered. */
 struct idem {
 	bool used;
@@ -144,7 +156,10 @@ struct daemon {
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
 	bool draining, stopping, failed;
-	uint64_t drain_until_us;
+	uint64_t drain_until_us, drain_quiet_us;
+	bool unclosed;          /* records were pushed since the last STEP_END */
+	bool audit_due, engine_watched;
+	uint64_t audited_us;
 
 	struct principal *principals;
 	struct peer *peers;
@@ -170,6 +185,7 @@ struct daemon {
 	struct batch_result *result;
 	uint32_t entry_count;
 	bool in_flight;
+	struct undo undo;
 	uint64_t durable_told;
 	uint64_t prefill_us_total, prefill_rows_total;
 };
@@ -203,8 +219,12 @@ void calls_close(struct daemon *d);
 /* A slot for the CALL in hand; NONE if there is none free or the principal has too many. */
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m);
 void call_free(struct daemon *d, uint32_t call);
+/* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
+void *memory_reserve(size_t bytes);
+/* Forgets a call's key: it was refused before anything was done. */
+void call_idem_forget(struct daemon *d, uint32_t call);
 /* 0: a new key, now remembered with the op; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
-int call_idem(struct daemon *d, uint32_t principal, const struct wire_id *key,
+int call_idem(struct daemon *d, uint32_t call, const struct wire_id *key,
 	      const uint8_t body_hash[16], struct wire_id *op);
 uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *op);
 uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel);
@@ -250,6 +270,8 @@ int session_tokenise(struct daemon *d, size_t *count);
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
 		 size_t length, const uint8_t *blob, size_t blob_length);
+/* Ends the deferred turns of a session, with a status or (NULL) as not found. */
+void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 /* Runs the turns that waited for the one they supersede. */
 void turns_deferred(struct daemon *d);
 /* One sampled token; returns END_NONE or why the turn is over. */
@@ -268,6 +290,9 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 void step_batch_done(struct daemon *d, struct engine_job *job);
 /* The audit log has room for the records of another step. */
 bool step_room(const struct daemon *d);
+/* Pushes one record of the step in hand; and closes the step, if any was pushed. */
+void step_record(struct daemon *d, const struct store_record *record);
+void step_record_close(struct daemon *d);
 /* What the last OPEN, FORK, RESIDENCY or PARK event got. */
 struct granted {
 	int err;
@@ -277,6 +302,8 @@ struct granted {
 extern struct granted step_granted;
 
 /* methods.c: a CALL is dispatched, and the methods that only look. */
+/* Why a call may not touch the session that it names; 0: it may, and c->session is set. */
+int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m);
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
 		 const uint8_t *blob, size_t blob_length);
 

@@ -16,7 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { MESSAGES_PER_TURN = 64, PARTS_MAX = 4, SLEEP_MS_MAX = 60000, LINGER_MS = 1000 };
+enum { MESSAGES_PER_TURN = 64, PARTS_MAX = 4, SLEEP_MS_MAX = 60000, LINGER_MS = 1000, DRAIN_STUCK_MS = 5000,
+       AUDIT_EVERY_MS = 1000 };
 
 /* One message: routing id, header, body, maybe a blob. */
 struct parts {
@@ -120,8 +121,11 @@ static void cancel(struct daemon *d, uint32_t peer, const struct wire_header *h,
 		d->calls[call].state = CALL_ENDED;
 		struct wire_end end = {.status = {"cancelled", 9}, .turn = WIRE_NONE, .epoch = WIRE_NONE};
 		call_end(d, call, &end);
-	} else
+	} else {
+		/* Nobody wants the rest: END, this one's or the one that won the race, comes next. */
+		d->calls[call].dropped = true;
 		call_cancel(d, call, END_CANCEL);
+	}
 }
 
 static void pong(struct daemon *d, uint32_t peer, const void *body, size_t length)
@@ -274,7 +278,14 @@ static bool drain_over(struct daemon *d)
 		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED;
 		sending |= c->state == CALL_ENDED;
 	}
-	return !running && (!sending || d->now_us >= d->drain_until_us + LINGER_MS * 1000);
+	if (running) {
+		d->drain_quiet_us = 0;
+		/* A device or a log that does not come back does not hold the process. */
+		return d->now_us >= d->drain_until_us + DRAIN_STUCK_MS * 1000;
+	}
+	if (!d->drain_quiet_us)
+		d->drain_quiet_us = d->now_us;
+	return !sending || d->now_us >= d->drain_quiet_us + LINGER_MS * 1000;
 }
 
 static void signals_take(struct daemon *d)
@@ -312,7 +323,9 @@ static void store_take(struct daemon *d)
 		return;
 	const uint64_t durable = store_durable(d->store);
 	if (store_failed(d->store) && !d->failed) {
-		log_say(LOG_ERROR, "the audit log failed: %s; stopping", err_text(store_failed(d->store)));
+		log_say(LOG_ERROR,
+			"the audit log in %.400s failed: %s; stopping: make room or mend the disk, start again",
+			d->options.state, err_text(store_failed(d->store)));
 		d->failed = true;
 	}
 	if (durable == d->durable_told || !step_room(d))
@@ -327,7 +340,8 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 {
 	if (more || socket_readable(d->router) || socket_readable(d->zap))
 		return 0;
-	uint64_t next = sched_deadline_us(d->sched);
+	/* While the audit log has no room nothing of this could be done: its growth wakes us. */
+	uint64_t next = step_room(d) ? sched_deadline_us(d->sched) : UINT64_MAX;
 	if (calls_next < next)
 		next = calls_next;
 	if (d->draining && d->now_us + 20000 < next)
@@ -363,10 +377,30 @@ static int loop_open(struct daemon *d)
 	TRY(epoll_add(d, socket_fd(d->router)));
 	TRY(epoll_add(d, socket_fd(d->zap)));
 	TRY(epoll_add(d, d->signals));
-	TRY(epoll_add(d, engine_fd(d->engine)));
 	if (d->store)
 		TRY(epoll_add(d, store_fd(d->store)));
 	return 0;
+}
+
+/* The engine's descriptor stays readable while its result cannot be taken: then it is not waited for. */
+static void engine_watch(struct daemon *d)
+{
+	const bool watch = step_room(d);
+	struct epoll_event e = {.events = EPOLLIN, .data.fd = engine_fd(d->engine)};
+	if (watch == d->engine_watched)
+		return;
+	d->engine_watched = watch;
+	CHECK(epoll_ctl(d->epoll, watch ? EPOLL_CTL_ADD : EPOLL_CTL_DEL, e.data.fd, &e) == 0);
+}
+
+/* When nothing runs, the scheduler's whole state is checked; not for each small call again. */
+static void audit(struct daemon *d)
+{
+	if (!d->audit_due || d->in_flight || d->now_us < d->audited_us + AUDIT_EVERY_MS * 1000)
+		return;
+	d->audit_due = false;
+	d->audited_us = d->now_us;
+	sched_audit(d->sched);
 }
 
 static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
@@ -385,6 +419,9 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	turns_deferred(d);
 	calls_flush(d);
 	*calls_next = calls_tick(d);
+	step_record_close(d);
+	engine_watch(d);
+	audit(d);
 }
 
 int loop_run(struct daemon *d)

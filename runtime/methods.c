@@ -298,6 +298,7 @@ static void detokenize(struct daemon *d, uint32_t call, const struct wire_call *
 		memcpy(text + length, bytes, n);
 		length += n;
 	}
+	d->calls[call].text_used = length;
 	wire_writer_init(&w, d->out, d->out_max);
 	wire_put_map(&w, 1);
 	wire_put_text(&w, "text");
@@ -338,8 +339,7 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_METRICS] = {metrics, false, false},
 };
 
-/* Why the call may not touch the session it names; 0: it may. */
-static int session_check(struct daemon *d, uint32_t call, const struct wire_call *m)
+int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	struct call *c = &d->calls[call];
 	if (!methods[m->method].session)
@@ -360,7 +360,7 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		     const uint8_t *blob, size_t blob_length)
 {
 	const struct wire_call *m = &d->message;
-	const int code = session_check(d, call, m);
+	const int code = method_session_check(d, call, m);
 	if (code)
 		call_fail(d, call, code);
 	else if (methods[m->method].look)
@@ -411,7 +411,7 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		if (blob)
 			crypto_generichash_update(&state, blob, blob_length);
 		crypto_generichash_final(&state, hash, sizeof hash);
-		code = call_idem(d, c->principal, &m->idem, hash, &op);
+		code = call_idem(d, call, &m->idem, hash, &op);
 		if (code != 0) {
 			/* Never run twice. What the first answered is not kept yet: `gone`. */
 			c->op = op;

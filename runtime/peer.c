@@ -136,8 +136,10 @@ void peer_gone(struct daemon *d, uint32_t peer)
 		p->calls--;
 		if (c->state == CALL_RUNNING)
 			call_cancel(d, i, END_CANCEL);
-		else
+		else {
+			c->state = CALL_ENDED; /* a deferred turn has not begun */
 			call_free(d, i);
+		}
 	}
 	p->used = false;
 }

@@ -11,12 +11,6 @@
 
 enum { FORCED_STRING_BYTES = 4096 }; /* longest string argument of a forced call */
 
-static void *reserve(size_t bytes)
-{
-	void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-	return p == MAP_FAILED ? NULL : p;
-}
-
 static void form_drop(struct session *s)
 {
 	if (s->form && --s->form->sessions == 0) {
@@ -33,8 +27,8 @@ int sessions_open(struct daemon *d)
 		return -ERR_MEMORY;
 	for (size_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		s->token = reserve(d->limits.context_tokens * sizeof *s->token);
-		s->mark = reserve(d->options.session_turns * sizeof *s->mark);
+		s->token = memory_reserve(d->limits.context_tokens * sizeof *s->token);
+		s->mark = memory_reserve(d->options.session_turns * sizeof *s->mark);
 		if (!s->token || !s->mark)
 			return -ERR_MEMORY;
 	}
@@ -81,6 +75,7 @@ void session_drop(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
 	CHECK(s->used);
+	turns_deferred_end(d, session, NULL);
 	form_drop(s);
 	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
 	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
@@ -91,7 +86,7 @@ uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id
 {
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		const struct session *s = &d->sessions[i];
-		if (s->used && s->principal == principal && memcmp(&s->id, id, sizeof *id) == 0)
+		if (s->used && !s->closing && s->principal == principal && memcmp(&s->id, id, sizeof *id) == 0)
 			return i;
 	}
 	return NONE;
@@ -196,7 +191,7 @@ static int tools_take(struct daemon *d, struct session *s, const struct wire_arg
 	if (code) {
 		free(held);
 		/* A tool that no form can be made of is no obstacle to offering it. */
-		return code == -ERR_UNSUPPORTED ? 0 : code;
+		return code == -ERR_UNSUPPORTED || code == -ERR_TOO_BIG ? 0 : code;
 	}
 	held->sessions = 1;
 	s->form = held;
@@ -215,7 +210,9 @@ static int head_make(struct daemon *d, struct session *s, const struct wire_args
 	rendering_clear(&d->rendering);
 	TRY(template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools, a->tool_count,
 			   &d->rendering));
-	TRY(session_tokenise(d, &count));
+	const int tokenised = session_tokenise(d, &count);
+	if (tokenised)
+		return tokenised == -ERR_TOO_BIG ? -ERR_CONTEXT_FULL : tokenised;
 	uint32_t at = 0;
 	const struct vocabulary *v = &d->model->vocabulary;
 	if (v->add_bos && v->bos != UINT32_MAX && (count == 0 || d->ids[0] != v->bos))
@@ -239,9 +236,7 @@ static void record_session(struct daemon *d, const struct session *s, uint8_t ki
 {
 	struct store_record r = {.kind = kind, .principal = s->principal, .turn = (uint32_t)s->turn};
 	memcpy(r.session, s->id.bytes, sizeof r.session);
-	/* Room was made sure of before the message was looked at. */
-	if (d->store && store_push(d->store, &r) != 0)
-		d->failed = d->failed || store_failed(d->store) != 0;
+	step_record(d, &r);
 }
 
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m)
@@ -280,7 +275,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	if (code != 0) {
 		const struct wire_err err = {
 			.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
-			.used = code == -ERR_CONTEXT_FULL || code == -ERR_TOO_BIG ? WIRE_NONE : step_granted.free_bytes,
+			.used = code < 0 ? WIRE_NONE : step_granted.free_bytes,
 			.asked = code < 0 ? WIRE_NONE : step_granted.asked_bytes,
 			.limit = code == -ERR_CONTEXT_FULL ? d->limits.context_tokens : WIRE_NONE};
 		session_drop(d, slot);
@@ -417,6 +412,8 @@ void session_method_close(struct daemon *d, uint32_t call, const struct wire_cal
 	const struct event e = {
 			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
 	d->calls[call].session = NONE;
+	s->closing = true;
+	turns_deferred_end(d, slot, NULL);
 	step(d, &e, NULL);
 	call_end(d, call, &end);
 }

@@ -23,16 +23,38 @@ int step_open(struct daemon *d)
 	d->entry_call = calloc(l->batch_turns, sizeof *d->entry_call);
 	d->entry_sample = calloc(l->batch_turns, sizeof *d->entry_sample);
 	d->result = calloc(l->batch_turns, sizeof *d->result);
+	d->undo.call = NONE;
+	d->undo.token = malloc(l->context_tokens * sizeof *d->undo.token);
 	d->refs = calloc(l->context_tokens / l->page_tokens + 2, sizeof *d->refs);
 	d->page_principal = malloc(pages * sizeof *d->page_principal);
 	if (!block || !d->effects.list || !d->effects.entries || !d->entry || !d->entry_call ||
-	    !d->entry_sample || !d->result || !d->refs || !d->page_principal)
+	    !d->entry_sample || !d->result || !d->refs || !d->page_principal || !d->undo.token)
 		return -ERR_MEMORY;
 	memset(d->page_principal, 0xff, pages * sizeof *d->page_principal);
 	d->sched = sched_init(block, l);
 	d->job = engine_job(d->engine);
 	CHECK(d->job);
 	return 0;
+}
+
+void step_record(struct daemon *d, const struct store_record *record)
+{
+	if (!d->store)
+		return;
+	/* Room was made sure of before, so that a refusal means that the writer has failed. */
+	if (store_push(d->store, record) != 0)
+		d->failed = true;
+	d->unclosed = true;
+}
+
+void step_record_close(struct daemon *d)
+{
+	const struct store_record r = {.kind = STORE_STEP_END, .step = d->effects.step};
+	if (!d->unclosed)
+		return;
+	if (store_push(d->store, &r) != 0)
+		d->failed = true;
+	d->unclosed = false;
 }
 
 bool step_room(const struct daemon *d)
@@ -55,8 +77,6 @@ static uint32_t call_of(const struct daemon *d, uint64_t turn_key)
 
 static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
 {
-	if (!d->store)
-		return;
 	struct store_record r = {
 		.kind = kind, .reason = (uint8_t)e->as.run.reason, .place = (uint16_t)e->as.run.place,
 		.principal = e->principal, .group = e->as.run.group, .page_first = e->as.run.page_first,
@@ -67,8 +87,7 @@ static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
 		memcpy(r.session, s->id.bytes, sizeof r.session);
 		r.turn = (uint32_t)s->turn;
 	}
-	if (store_push(d->store, &r) != 0)
-		d->failed = true; /* room was made sure of, so the writer has failed */
+	step_record(d, &r);
 }
 
 static void assign(struct daemon *d, const struct effect *e)
@@ -173,63 +192,58 @@ static void turn_effect(struct daemon *d, const struct effect *e)
 	}
 }
 
-/* Returns 1 if the effect is on record. */
-static int effect_do(struct daemon *d, const struct effect *e)
+static void effect_do(struct daemon *d, const struct effect *e)
 {
 	switch (e->kind) {
 	case EFFECT_OPENED:
 	case EFFECT_REFUSED:
 	case EFFECT_RESIDENCY:
 		granted(e);
-		return 0;
+		return;
 	case EFFECT_ADMITTED:
 	case EFFECT_WAIT:
 	case EFFECT_PAUSED:
 	case EFFECT_END:
 		turn_effect(d, e);
-		return 0;
+		return;
 	case EFFECT_ASSIGN:
 		assign(d, e);
 		record_run(d, e, STORE_ASSIGN);
-		return 1;
+		return;
 	case EFFECT_SHARE:
 		record_run(d, e, STORE_SHARE);
-		return 1;
+		return;
 	case EFFECT_FREE:
 		record_run(d, e, STORE_FREE);
-		return 1;
+		return;
 	case EFFECT_QUARANTINE:
 		record_run(d, e, STORE_QUARANTINE);
-		return 1;
+		return;
 	case EFFECT_BATCH:
 		batch_build(d, e);
-		return 0;
+		return;
 	case EFFECT_LOST:
 		d->sessions[e->session_key].why_lost = lost_name(e->as.lost.why);
-		return 0;
+		return;
 	case EFFECT_CLOSED:
 		session_drop(d, (uint32_t)e->session_key);
-		return 0;
+		return;
 	default:
 		CHECK(e->kind != EFFECT_COPY); /* no copies are asked for with one place */
-		return 0;
+		return;
 	}
 }
 
 void step(struct daemon *d, const struct event *event, const struct batch_result *results)
 {
 	static bool inside;
-	int recorded = 0;
 	CHECK(!inside);
 	inside = true;
 	sched_step(d->sched, event, NULL, results, &d->effects);
 	for (uint32_t i = 0; i < d->effects.count; i++)
-		recorded += effect_do(d, &d->effects.list[i]);
-	if (recorded && d->store) {
-		const struct store_record r = {.kind = STORE_STEP_END, .step = d->effects.step};
-		if (store_push(d->store, &r) != 0)
-			d->failed = true;
-	}
+		effect_do(d, &d->effects.list[i]);
+	step_record_close(d);
+	d->audit_due = true;
 	if (d->job && d->job->batch) {
 		engine_submit(d->engine, d->job);
 		d->job = NULL;
@@ -251,8 +265,7 @@ static void record_incident(struct daemon *d, uint32_t i, const struct ops_fault
 	r.value[1] = f->found;
 	memcpy(r.session, s->id.bytes, sizeof r.session);
 	memcpy(r.op, c->op.bytes, sizeof r.op);
-	if (d->store && store_push(d->store, &r) != 0)
-		d->failed = true;
+	step_record(d, &r);
 	log_say(LOG_ERROR, "integrity: page %u of group %u has tag %" PRIu64 ", expected %" PRIu64
 		"; the turn is over, the page is quarantined", f->page, f->group, f->found, page.tag);
 	/* Asked for by --integrity abort: a wrong owner is a broken invariant of the process. */

@@ -99,6 +99,35 @@ static void sampling_take(struct call *c, const struct wire_sampling *from)
 	}
 }
 
+static void undo_take(struct daemon *d, uint32_t call, uint32_t cut)
+{
+	const struct session *s = &d->sessions[d->calls[call].session];
+	struct undo *u = &d->undo;
+	u->call = call;
+	u->history = s->history;
+	u->mark_count = s->mark_count;
+	u->turn = s->turn;
+	u->state = s->state;
+	u->cut = cut;
+	memcpy(u->token, s->token + cut, (s->history - cut) * sizeof *u->token);
+	/* Of the marks only the one that the new turn's mark will lie on is written over. */
+	uint32_t left = s->mark_count;
+	while (left && s->mark[left - 1].start >= cut && cut < s->history)
+		left--;
+	u->mark = s->mark[left];
+}
+
+static void undo_do(struct daemon *d, struct session *s)
+{
+	const struct undo *u = &d->undo;
+	s->mark[s->mark_count - 1] = u->mark;
+	s->history = u->history;
+	s->mark_count = u->mark_count;
+	s->turn = u->turn;
+	s->state = u->state;
+	memcpy(s->token + u->cut, u->token, (u->history - u->cut) * sizeof *u->token);
+}
+
 /* The session is appended to and the scheduler hears of the turn. */
 static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *a,
 		       const struct addition *add)
@@ -106,9 +135,13 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
 	struct session_view view;
-	if (add->keep < s->history)
-		session_rollback(d, c->session, add->keep);
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	undo_take(d, call, add->keep);
+	if (add->keep < s->history) {
+		session_cut(d, c->session, add->keep);
+		s->turn = s->turn < s->mark_count ? s->turn : s->mark_count;
+		s->why_lost = "rolled_back";
+	}
 	CHECK(s->mark_count < d->options.session_turns);
 	s->mark[s->mark_count++] = (struct turn_mark){
 		.start = s->history, .output = s->history + add->count, .before = s->state};
@@ -128,13 +161,16 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 		c->form = form_start(s->form->form);
 	sampling_take(c, &a->sampling);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
+	/* A head that was never computed is the scheduler's with this turn. */
+	const uint32_t kept = add->keep < view.history ? add->keep : view.history;
 	c->tool_us = s->waits_since_us ? d->now_us - s->waits_since_us : WIRE_NONE;
 	const struct event e = {
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
 		.turn_key = (uint64_t)c->generation << 32 | call,
-		.as.turn = {.keep = view.history, .append = s->history - view.history,
-			    .output_max = output_max, .credit = c->credit, .deadline_us = c->deadline_us}};
+		.as.turn = {.keep = kept, .append = s->history - kept, .output_max = output_max,
+			    .credit = c->credit, .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
+	d->undo.call = NONE;
 	if (c->state == CALL_RUNNING)
 		s->waits_since_us = 0;
 }
@@ -167,7 +203,9 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 			call_fail(d, call, ERR_TOO_BIG);
 			return;
 		}
+		turns_deferred_end(d, c->session, "superseded");
 		c->state = CALL_DEFERRED;
+		c->text_used = length + blob_length;
 		c->deferred_body = length;
 		c->deferred_blob = blob_length;
 		memcpy(c->text, body, length);
@@ -187,6 +225,23 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		turn_start(d, call, a, &add);
 }
 
+void turns_deferred_end(struct daemon *d, uint32_t session, const char *status)
+{
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (c->state != CALL_DEFERRED || c->session != session)
+			continue;
+		c->state = CALL_ENDED;
+		c->session = NONE;
+		if (status) {
+			struct wire_end end = {.status = {status, strlen(status)}, .turn = WIRE_NONE, .epoch = WIRE_NONE};
+			call_end(d, i, &end);
+		} else {
+			call_fail(d, i, ERR_NOT_FOUND);
+		}
+	}
+}
+
 void turns_deferred(struct daemon *d)
 {
 	for (uint32_t i = 0; i < d->options.calls; i++) {
@@ -197,10 +252,12 @@ void turns_deferred(struct daemon *d)
 		if (s && s->used && s->call != NONE)
 			continue;
 		c->state = CALL_ENDED;
-		if (!s || !s->used)
-			call_fail(d, i, ERR_NOT_FOUND);
-		else if (wire_read_call(c->text, c->deferred_body, &d->wire, &d->message) != 0)
-			call_fail(d, i, ERR_INTERNAL);
+		int code = wire_read_call(c->text, c->deferred_body, &d->wire, &d->message) ? ERR_INTERNAL : 0;
+		/* Much may have happened to the session meanwhile: it is looked up again by its id. */
+		if (!code)
+			code = method_session_check(d, i, &d->message);
+		if (code)
+			call_fail(d, i, code);
 		else
 			turn_method(d, i, &d->message, c->text, c->deferred_body,
 				    c->deferred_blob ? (uint8_t *)c->text + c->deferred_body : NULL,
@@ -394,7 +451,8 @@ static void calls_fill(struct daemon *d, struct call *c, struct wire_end *end, c
 {
 	struct calls calls;
 	calls_look(d, c, true, &calls);
-	CHECK(calls.state == CALLS_COMPLETE);
+	if (calls.state != CALLS_COMPLETE)
+		return; /* cannot be: this is the text that was parsed when the turn ended */
 	c->visible = c->calls_from + calls.text_length;
 	for (uint32_t i = 0; i < calls.count && i < WIRE_CALLS_MAX; i++) {
 		uint64_t random;
@@ -414,8 +472,7 @@ static void record_end(struct daemon *d, const struct call *c, const struct sess
 				 .value = {e->as.end.sampled, e->as.end.end}};
 	memcpy(r.session, s->id.bytes, sizeof r.session);
 	memcpy(r.op, c->op.bytes, sizeof r.op);
-	if (d->store && store_push(d->store, &r) != 0)
-		d->failed = d->failed || store_failed(d->store) != 0;
+	step_record(d, &r);
 }
 
 void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
@@ -425,13 +482,15 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
 	const bool refused = e->as.end.end == END_REFUSED;
+	/* Refused on arrival: then it never was. One that waited and can no longer fit has been said. */
 	memset(&end, 0, sizeof end);
 	CHECK(s->call == call);
 	s->call = NONE;
 	c->sched = NONE;
 	c->state = CALL_ENDED;
-	if (refused) {
-		session_cut(d, c->session, s->mark[s->mark_count - 1].start);
+	if (refused && d->undo.call == call) {
+		undo_do(d, s);
+		call_idem_forget(d, call);
 	} else {
 		if (e->as.end.history < s->history)
 			s->history = e->as.end.history;
@@ -439,7 +498,11 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		/* A turn of raw tokens opened nothing. */
 		if (d->template && s->state.open)
 			template_turn_over(d->template, &s->state, marked);
-		c->text_length += utf8_stream_push(&c->utf8, "", 0, true, true, c->text + c->text_length);
+		/* Half a character at the end is shown as what it is; a call's text stays as it was parsed. */
+		if (e->as.end.end != END_TOOL)
+			c->text_length += utf8_stream_push(&c->utf8, "", 0, true, true, c->text + c->text_length);
+		if (c->sampled)
+			c->text_end[c->sampled - 1] = (uint32_t)c->text_length;
 		c->visible = c->text_length;
 		s->turn++;
 		record_end(d, c, s, e);

@@ -30,6 +30,6 @@ check() { # library, register, names, most that are allowed
 		}' || failed=1
 }
 failed=0
-check libkernels_avx512.a zmm '(q4_[01]|q8_0)_[0-9]+|(score|values)_[1-4]|[kv]_(fp8|int8|bf16|f32)' 12
+check libkernels_avx512.a zmm '(q4_[01]|q8_0)_[0-9]+|(score|values)_[1-4]|[kv]_(fp8|int8|bf16|f32)|few_(score|value)_(fp8|int8|bf16)_[1-4]' 20
 check libkernels_avx2.a ymm '(q4_[01]|q8_0)_[0-9]+|(score|values)_[1-4]|[kv]_(fp8|int8|bf16)' 8
 exit $failed

@@ -1,50 +1,17 @@
-"""The daemon over its real socket with a tiny model: turns, sessions, cancels, limits, bad input.
+"""The daemon over its real socket with a tiny model: turns, sessions, forks, cancels, credit, tools.
 
-Method: a tiny random model is written, the daemon is started on it, and everything is said to it by
-tests/ar1.py. After each test the ledger must balance: no page running or promised.
+Method: everything is said to it by tests/ar1.py. After a test that ends in the middle of work the
+ledger must balance: no page running or promised.
 """
 import os
-import random
-import signal
-import socket
-import struct
 import subprocess
 import sys
-import tempfile
 import time
 
 import ar1
-from ar1 import (BUILD, CALL, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WINDOW, Daemon, Refused, Tap, Wire, msgpack,
-                 pack, zmq)
-
-if zmq is None:
-    ar1.skip_all("pyzmq and msgpack are not installed")
-
-CONTEXT = 1024
-FOLDER = tempfile.mkdtemp(prefix="hf-model-")
-MODEL = os.path.join(FOLDER, "tiny.gguf")
-subprocess.run([f"{BUILD}/tests/make_tiny", MODEL, "7"], check=True)
-RANDOM = random.Random(5)
-
-
-def words(count):
-    return [RANDOM.randrange(3, 259) for _ in range(count)]
-
-
-def balanced(wire):
-    deadline = time.time() + 10 * ar1.SLOW
-    while True:
-        device = wire.ledger()
-        if device["running"] == device["promised"] == device["moving"] == 0 or time.time() > deadline:
-            break
-        time.sleep(0.02)
-    assert device["running"] == device["promised"] == device["moving"] == 0, device
-    return device
-
-
-def same(a, b):
-    assert a.ids == b.ids, (a.ids, b.ids)
-    assert a.logprobs == b.logprobs
+import daemon_rig
+from ar1 import CANCEL, DATA, END, REJECT, WINDOW, Tap, Wire, pack
+from daemon_rig import unsanitary, CONTEXT, RANDOM, words, balanced, same
 
 
 def continued_is_recomputed(wire):
@@ -245,18 +212,6 @@ def stop_strings(wire):
         assert reply.ids == whole.ids[:len(reply.ids)]
 
 
-def context_full(wire):
-    session = wire.open()
-    end = wire.turn(session, words(CONTEXT), max_tokens=5).end
-    assert end["err"]["n"] == "context_full" and end["err"]["limit"] == CONTEXT and end["err"]["asked"] == CONTEXT + 1, end
-    reply = wire.turn(session, words(CONTEXT - 10), ignore_end=True)
-    assert reply.status == "context_full" or reply.status == "limit", reply.end
-    assert reply.usage["history"] == CONTEXT and reply.usage["context_left"] == 0 and len(reply.ids) == 10
-    end = wire.turn(session, words(1), max_tokens=5).end
-    assert end["err"]["n"] == "context_full" and end["err"]["used"] == CONTEXT, end
-    wire.ok("session.close", sess=session)
-
-
 def fences(wire):
     session = wire.open()
     other = Wire(wire_endpoint)
@@ -303,204 +258,83 @@ def messages_and_tools(wire):
     assert end["err"]["n"] == "bad_arg"
 
 
-def bad_frames(wire):
-    raw = Wire(wire_endpoint, hello=False)
-    raw.send(CALL, 1, {"m": "health", "window": 1, "a": {}})
-    assert raw.expect(REJECT)[3]["err"]["n"] == "unauthenticated"
-    raw.send(HELLO, 0, {"client": "x", "minor": 0, "caps": [], "act_as": "root"})
-    assert raw.expect(REJECT)[3]["err"]["n"] == "forbidden"
-    raw.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
-    raw.expect(ar1.WELCOME)
-    good = raw.header(CALL, 1)
-    body = msgpack.packb({"m": "health", "window": 1, "a": {}})
-    cases = [([b""], "bad_frames"), ([b"", b"", b"", b"", b""], "bad_frames"), ([good], "bad_frames"),
-             ([good, body, b"blob"], "bad_frames"), ([b"XX" + good[2:], body], "bad_frames"),
-             ([raw.header(CALL, 1, major=2), body], "version"), ([raw.header(CALL, 1, reserved=1), body], "bad_frames"),
-             ([raw.header(CALL, 1, flags=2), body], "bad_frames"), ([raw.header(0x42, 1), body], "bad_type"),
-             ([good, b"\xdd\xff\xff\xff\xff"], "bad_body"), ([good, b"\xc1"], "bad_body"), ([good, b""], "bad_body"),
-             ([good, b"\x91" * 200], "too_big"), ([good, body[:-1]], "bad_body"), ([good, body + b"\xc0"], "bad_body"),
-             ([good, msgpack.packb({"m": "health", "window": 1, "a": {"zzz": 1}})], "unknown_field"),
-             ([good, msgpack.packb({"m": "no.such", "window": 1, "a": {}})], "bad_arg"),
-             ([raw.header(CALL, 0), body], "bad_frames"), ([good] + [b"x"] * 40, "bad_frames"),
-             ([raw.header(PING, 0), msgpack.packb({"t": "x"})], None), ([raw.header(WINDOW, 0), b"\x80"], None)]
-    for frames, name in cases:
-        raw.socket.send_multipart(frames)
-        got = raw.expect(REJECT)[3]["err"]["n"]
-        assert name is None or got == name, (frames[0][:4], frames[1:][:1], got, name)
-        raw.send(PING, 0, {"t": 77})
-        assert raw.expect(PONG)[3]["t"] == 77
-    assert raw.ok("health")["r"]["state"] == "serving"
-    raw.socket.send_multipart([good, body])  # a channel that was used
-    assert raw.expect(REJECT)[3]["err"]["n"] == "bad_frames"
-    raw.close()
+def tool_result_is_recomputed(wire):
+    """After a tool call: the session's next turn against a fork that computes all of it from nothing."""
+    tool = ('{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": '
+            '{"n": {"type": "integer"}}, "required": ["n"]}}}')
+    session = wire.open(template="smollm2", system="Count.", tools=[tool])
+    for round in range(2):
+        asked = wire.call("session.turn", {"messages": [{"role": "user", "content": f"again {round}"}], "max_tokens": 300,
+                                           "tool_choice": "required", "temperature": 0.9, "seed": round}, sess=session)
+        assert asked.status == "tool_wait", asked.end
+        twin = wire.ok("session.fork", sess=session)["sess"]
+        wire.ok("session.park", {"place": "tokens"}, sess=twin)
+        results = {"results": [{"tool_call_id": c["id"], "content": f"result {c['arguments']} <|im_end|>"}
+                               for c in asked.end["next"]], "max_tokens": 20, "ignore_end": True, "logprobs": 1}
+        resident, nothing = (wire.call("session.continue", results, sess=s) for s in (session, twin))
+        same(resident, nothing)
+        # The call's last token is the history's, and not yet computed.
+        assert resident.usage["recomputed"] == 0 and resident.usage["resident"] == asked.usage["history"] - 1, resident.usage
+        assert nothing.usage["resident"] == 0 and nothing.usage["prompt"] == resident.usage["prompt"], nothing.usage
+        wire.ok("session.close", sess=twin)
+    wire.ok("session.close", sess=session)
 
 
-def bad_arguments(wire):
+def looks(wire):
+    session = wire.open(label="seen")
+    wire.turn(session, words(40), max_tokens=3, ignore_end=True)
+    model = wire.ok("model.show")["r"]
+    assert model["layers"] == 3 and model["kv"] == "fp8" and model["page_tokens"] == 16
+    listed = wire.ok("session.list")["r"]
+    assert [s["label"] for s in listed if s["sess"] == session] == ["seen"]
+    pages = [p for p in wire.ok("pages.show", {"count": 1000})["r"] if p.get("sess") == session]
+    assert sorted(p["position"] for p in pages) == [0, 16, 32] and all(p["state"] == "owned" and p["owners"] == 1 for p in pages)
+    assert len({p["tag"] for p in pages}) == 3
+    ids = wire.tokenize("ab<|im_end|>c")
+    assert wire.call("detokenize", {}, pack(ids)).end["r"]["text"] == b"ab<|im_end|>c"
+    assert len(wire.tokenize("ab<|im_end|>c", special=True)) < len(ids)
+    assert wire.call("detokenize", {}, pack([1 << 30])).end["err"]["n"] == "out_of_range"
+    wire.ok("session.hint", {"returns_in_ms": 5, "tool": "grep"}, sess=session)
+    assert wire.call("session.park", {"place": "host"}, sess=session).end["err"]["n"] == "bad_arg"
+    wire.ok("session.park", {"place": "tokens"}, sess=session)
+    show = wire.ok("session.show", sess=session)["r"]
+    assert show["resident"] == 0 and show["bytes"] == 0 and show["history"] == 43, show
+    assert wire.turn(session, words(1), max_tokens=1).usage["diverged_why"] == "parked"
+    wire.ok("session.close", sess=session)
+
+
+def superseded_in_a_burst(wire):
+    """The newest of several turns wins; a client that leaves, or a session that is closed, takes its waiting turn along."""
     session = wire.open()
-    cases = [({"tokens": True, "max_tokens": -1}, pack([5])), ({"tokens": True, "temperature": float("nan")}, pack([5])),
-             ({"tokens": True, "top_p": 0.0}, pack([5])), ({"tokens": True}, b"abc"), ({"tokens": True}, pack([1 << 31])),
-             ({"tokens": True, "keep": 99}, pack([5])), ({"tokens": True, "stop": [""]}, pack([5])), ({}, None),
-             ({"messages": [{"role": "emperor", "content": "x"}]}, None), ({"tokens": True, "seed": -1}, pack([5])),
-             ({"tokens": True}, b""), ({"tokens": True, "stop": ["x"] * 17}, pack([5]))]
-    for arguments, blob in cases:
-        try:
-            end = wire.call("session.turn", arguments, blob, sess=session).end
-            assert end["status"] == "error", (arguments, end)
-        except Refused:
-            pass
-        assert wire.ok("session.show", sess=session)["r"]["history"] == 0
-    balanced(wire)
-
-
-def random_bytes(wire):
-    raw = Wire(wire_endpoint)
-    body = msgpack.packb({"m": "session.turn", "window": 99, "sess": os.urandom(16), "a": {"tokens": True, "max_tokens": 3}})
-    for i in range(400):
-        mutated = bytearray(body)
-        for _ in range(RANDOM.randrange(1, 6)):
-            mutated[RANDOM.randrange(len(mutated))] = RANDOM.randrange(256)
-        raw.socket.send_multipart([raw.header(RANDOM.choice([1, 2, 2, 2, 3, 4, 5, 6, 7]), 10 + i), bytes(mutated)])
-    raw.send(PING, 0, {"t": 1})
-    while raw.receive()[0] != PONG:
-        pass
-    raw.close()
-    assert wire.ok("health")["r"]["state"] == "serving"
-
-
-def raw_sockets(wire):
-    path = wire_endpoint[6:]
-    held = []
-    for payload in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(500), b"\xff" + b"\x00" * 8 + b"\x7f"):
-        s = socket.socket(socket.AF_UNIX)
-        s.connect(path)
-        s.sendall(payload)
-        held.append(s)
-    assert wire.ok("health")["r"]["state"] == "serving"
-    for s in held:
-        s.close()
-
-
-def too_much(wire):
-    """More work than there are pages: everyone waits in turn and everyone is answered."""
-    sessions = [wire.open() for _ in range(12)]
-    channels = [wire.begin("session.turn", {"tokens": True, "max_tokens": 100, "ignore_end": True}, pack(words(300)), sess=s)
-                for s in sessions]
+    arguments = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+    wire.begin("session.turn", arguments, pack(words(20)), sess=session)
+    for _ in range(3):
+        wire.begin("session.turn", {**arguments, "max_tokens": 5, "supersede": True}, pack(words(5)), sess=session)
     ends = {}
-    while len(ends) < len(channels):
+    while len(ends) < 4:
+        type, channel, _, body, _ = wire.receive()
+        if type == END:
+            ends[channel] = body["status"]
+    assert [ends[c] for c in sorted(ends)] == ["superseded"] * 3 + ["limit"], ends
+    gone = Wire(wire_endpoint)
+    gone.begin("session.turn", arguments, pack(words(20)), sess=session)
+    gone.begin("session.turn", {**arguments, "supersede": True}, pack(words(5)), sess=session)
+    gone.send(ar1.BYE, 0, {})
+    gone.close()
+    balanced(wire)
+    first = wire.begin("session.turn", arguments, pack(words(20)), sess=session)
+    second = wire.begin("session.turn", {**arguments, "supersede": True}, pack(words(5)), sess=session)
+    closing = wire.begin("session.close", sess=session)
+    opening = wire.begin("session.open", {"template": "none"})
+    ends = {}
+    while len(ends) < 4:
         type, channel, _, body, _ = wire.receive()
         if type == END:
             ends[channel] = body
-    assert all(e["status"] == "limit" for e in ends.values()), ends
+    assert ends[first]["status"] in ("superseded", "closed") and ends[second]["err"]["n"] == "not_found", ends
+    assert ends[closing]["status"] == "ok" and ends[opening]["status"] == "ok"
+    assert wire.ok("session.show", sess=ends[opening]["sess"])["r"]["history"] == 0
     balanced(wire)
-    # Pages of idle sessions were given up for others: the next turn says so and is the same.
-    given = words(4)
-    replies = [wire.turn(s, given, max_tokens=4, ignore_end=True) for s in sessions]
-    lost = [r.usage for r in replies if r.usage["recomputed"]]
-    assert lost and all(u["diverged_why"] == "evicted" for u in lost), [r.usage for r in replies]
-    for u in (r.usage for r in replies):
-        assert u["resident"] + u["recomputed"] + u["reloaded"] + u["new"] == u["prompt"]
-    for s in sessions:
-        wire.ok("session.close", sess=s)
-
-
-def residency(wire):
-    first = wire.ok("session.open", {"residency": {"kind": "pinned", "tokens": 64}})
-    assert first["r"]["granted"]["kind"] == "pinned" and first["r"]["granted"]["bytes"] > 0, first
-    try:
-        end = wire.call("session.open", {"residency": {"kind": "pinned", "bytes": 1 << 40}}).end
-        granted = end.get("r", {}).get("granted", {})
-        assert end["status"] == "error" or granted["bytes"] < 1 << 40, end
-        if end["status"] == "ok":
-            wire.ok("session.close", sess=end["sess"])
-    finally:
-        wire.ok("session.close", sess=first["sess"])
-
-
-def idle_costs_nothing(daemon):
-    def cpu():
-        with open(f"/proc/{daemon.process.pid}/stat") as file:
-            fields = file.read().rsplit(")", 1)[1].split()
-        return int(fields[11]) + int(fields[12])
-    time.sleep(0.5)
-    before = cpu()
-    time.sleep(2)
-    assert cpu() - before <= 2, cpu() - before
-
-
-def unsanitary(words):
-    for mark in ("Sanitizer", "runtime error:"):
-        assert mark not in words, words[max(0, words.index(mark) - 100):][:1400]
-
-
-def quiet_clients(daemon):
-    """A reader that only listens lives on; one that is silent for three heartbeats and the stall time is let go."""
-    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--heartbeat-ms", "100", "--stall-ms", "700",
-                 "--note-ms", "50")
-    try:
-        watcher, reader = Wire(own.endpoint), Wire(own.endpoint)
-        session = reader.open()
-        channel = reader.begin("session.turn", {"tokens": True, "max_tokens": 400, "ignore_end": True}, pack(words(20)),
-                               sess=session, window=1)
-        reader.expect(ar1.ACCEPTED)
-        for i in range(20 * ar1.SLOW):  # well beyond what silence is allowed, but pinging
-            time.sleep(0.1)
-            reader.send(PING, 0, {"t": i})
-        assert watcher.ok("session.list")["r"][0]["sess"] == session
-        time.sleep(2.5 * ar1.SLOW)  # now silent: first the stalled stream ends, then the peer is gone
-        balanced(watcher)
-        assert watcher.ok("session.show", sess=session)["r"]["state"] == "idle"
-        end = reader.expect(END, ar1.PONG)
-        while end[0] != END:
-            end = reader.expect(END, ar1.PONG)
-        assert end[1] == channel and end[3]["err"]["n"] == "slow_consumer", end
-    finally:
-        assert own.stop() == 0
-
-
-def wrong_starts(daemon):
-    def run(*arguments):
-        p = subprocess.run([f"{BUILD}/holdfastd", *arguments], capture_output=True, text=True, timeout=60 * ar1.SLOW)
-        unsanitary(p.stderr)
-        return p.returncode, p.stderr.strip().splitlines()
-    other = tempfile.mkdtemp(prefix="hf-")
-    code, lines = run("--model", MODEL, "--listen", daemon.endpoint, "--state", f"{other}/s")
-    assert code == 3 and "another daemon" in lines[-1], (code, lines)
-    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/x.sock", "--state", f"{daemon.home}/state")
-    assert code == 3 and len(lines) >= 1, (code, lines)
-    code, lines = run("--model", f"{other}/none.gguf")
-    assert code == 1 and len(lines) == 1, (code, lines)
-    assert run()[0] == 2
-    assert run("--nonsense")[0] == 2
-    assert run("--model", MODEL, "--kv", "fp7")[0] == 2
-    assert run("--model", MODEL, "--page-tokens", "17")[0] == 2
-    code, lines = run("--model", MODEL, "--listen", "tcp://127.0.0.1:1", "--state", f"{other}/s")
-    assert code != 0 and "ipc" in lines[-1], (code, lines)
-    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory", "10")
-    assert code != 0 and "page" in lines[-1], (code, lines)
-    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory",
-                      "40000G", "--kv", "f32", "--sessions", "100000")
-    assert code != 0 and len(lines) >= 1, (code, lines)
-    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--json"], capture_output=True, text=True)
-    assert p.returncode == 0 and '"kv_bytes"' in p.stdout, p
-
-
-def drain(daemon, wire):
-    session = wire.open()
-    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 300, "ignore_end": True}, pack(words(20)), sess=session)
-    wire.expect(ar1.ACCEPTED)
-    daemon.process.send_signal(signal.SIGTERM)
-    goaway = wire.expect(ar1.GOAWAY, DATA)
-    while goaway[0] != ar1.GOAWAY:
-        goaway = wire.receive()
-    late = wire.begin("session.open")
-    ends = {}
-    while len(ends) < 2:
-        type, at, _, body, _ = wire.receive()
-        if type in (END, REJECT):
-            ends[at] = body
-    assert ends[channel]["status"] == "limit" and ends[channel]["usage"]["sampled"] == 300, ends
-    assert ends[late]["err"]["n"] == "draining", ends
-    assert daemon.process.wait(20 * ar1.SLOW) == 0, daemon.words()
 
 
 def left_clean(daemon):
@@ -508,12 +342,11 @@ def left_clean(daemon):
     unsanitary(daemon.words())
 
 
-daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", os.environ.get("HOLDFAST_TEST_KV", "600000"), "--chunk", "64",
-                "--batch-rows", "96", "--drain-ms", str(10000 * ar1.SLOW))
+daemon = daemon_rig.start()
 wire_endpoint = daemon.endpoint
 wire = Wire(wire_endpoint)
 tap = Tap()
-for what, test in [
+daemon_rig.run(tap, daemon, wire, [
         ("a continued session gives what its history computed from nothing gives", continued_is_recomputed),
         ("neighbours in the batch change nothing", neighbours_change_nothing),
         ("fork and rollback share what they can and change nothing", fork_and_rollback),
@@ -524,27 +357,11 @@ for what, test in [
         ("one turn a session, unless it supersedes", busy_and_supersede),
         ("no text beyond the credit", credits_hold),
         ("stop strings cut exactly", stop_strings),
-        ("a turn that does not fit the context says the numbers", context_full),
         ("old epochs are fenced, wrong turns conflict", fences),
         ("an idempotency key runs once", idempotency),
         ("messages, a forced tool call, its result", messages_and_tools),
-        ("bad frames are refused by name, the next message is served", bad_frames),
-        ("bad arguments are refused and change nothing", bad_arguments),
-        ("mutated bodies do no harm", random_bytes),
-        ("peers that speak no ZMTP do no harm", raw_sockets),
-        ("more turns than pages: all are answered, what was given up is told", too_much),
-        ("residency is granted, clipped or refused", residency)]:
-    tap.run(what, test, wire)
-    if daemon.process.poll() is not None:
-        sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-60:]))
-        print("Bail out! the daemon is gone")
-        sys.exit(1)
-tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
-tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
-tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)
-tap.run("SIGTERM drains: running turns finish, new ones are refused", drain, daemon, wire)
-tap.run("the daemon ended with 0, and no sanitizer spoke", left_clean, daemon)
-if tap.failed:
-    sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-20:]))
-daemon.stop()
-sys.exit(tap.done())
+        ("after a tool's result: resident and recomputed agree bit for bit", tool_result_is_recomputed),
+        ("sessions, pages, model and tokens can be looked at", looks),
+        ("of superseding turns the newest wins; none outlives its client or session", superseded_in_a_burst)])
+tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+daemon_rig.finish(tap, daemon)

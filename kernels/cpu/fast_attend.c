@@ -9,6 +9,9 @@
 #include <math.h>
 #include <string.h>
 
+#ifdef FAST_AVX512
+#include "kernels/cpu/fast_few.h"
+#endif
 #include "kernels/cpu/fast_pages.h"
 #include "kernels/cpu/ref.h"
 
@@ -274,6 +277,84 @@ static void values(const struct work *w)
 	}
 }
 
+#ifdef FAST_AVX512
+/* Whether one row takes the way of fast_few.h: the values of a scale make whole registers there. */
+static int is_few(const struct work *w)
+{
+	return w->rows == 1 && w->job->heads <= FEW_HEADS && w->values % 32 == 0;
+}
+
+static void few_scores_all(const struct work *w)
+{
+	const struct attend_job *j = w->job;
+
+	for (uint32_t h = 0; h < j->heads; h += FEW_QUERIES) {
+		const uint32_t n = j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES;
+		const float *q[FEW_QUERIES];
+
+		for (uint32_t u = 0; u < n; u++)
+			q[u] = j->q + w->row * j->q_row_stride + (size_t)(h + u) * j->head;
+		few_score[j->kv][n](j, q, w->low & ~15u, w->high, w->groups,
+				    w->scores + (size_t)h * OPS_PARTITION);
+	}
+}
+
+/* Tokens [first, end) of one tile, of which others are not seen. */
+static void few_part(const struct work *w, uint32_t first, uint32_t end)
+{
+	const uint32_t at = first & ~(CHUNK_TOKENS - 1u);
+	struct work part = *w;
+
+	part.low = first;
+	part.high = end;
+	chunk_load(&part, at, 1);
+	values_row(&part, 0, at, first - at, end - at);
+}
+
+static void few_values_all(const struct work *w)
+{
+	const struct attend_job *j = w->job;
+	const uint32_t end = w->high & ~15u;
+	uint32_t first = w->low;
+
+	memset(w->sums, 0, sizeof(float) * j->heads * j->head);
+	if (first % 16) {
+		const uint32_t next = (first + 15) & ~15u;
+
+		few_part(w, first, next < w->high ? next : w->high);
+		first = next;
+	}
+	for (uint32_t h = 0; first < end && h < j->heads; h += FEW_QUERIES)
+		few_value[j->kv][j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES](
+			j, w->scores + (size_t)h * OPS_PARTITION, first, end, w->groups,
+			w->sums + (size_t)h * j->head);
+	if (first < w->high && end < w->high)
+		few_part(w, end, w->high);
+}
+#endif
+
+static void work_scores(const struct work *w)
+{
+#ifdef FAST_AVX512
+	if (is_few(w)) {
+		few_scores_all(w);
+		return;
+	}
+#endif
+	scores(w);
+}
+
+static void work_values(const struct work *w)
+{
+#ifdef FAST_AVX512
+	if (is_few(w)) {
+		few_values_all(w);
+		return;
+	}
+#endif
+	values(w);
+}
+
 static void block(struct work *w)
 {
 	const struct attend_job *j = w->job;
@@ -287,7 +368,7 @@ static void block(struct work *w)
 		}
 	}
 	if (w->high)
-		scores(w);
+		work_scores(w);
 	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
 		const uint32_t row = w->row + i / j->heads, at = w->row * j->heads + i;
 
@@ -298,7 +379,7 @@ static void block(struct work *w)
 			      &j->m[at], &j->l[at]);
 	}
 	if (w->high)
-		values(w);
+		work_values(w);
 	else
 		memset(w->sums, 0, sizeof(float) * w->rows * j->heads * j->head);
 	for (uint32_t i = 0; i < w->rows * j->heads; i++) {

@@ -173,17 +173,20 @@ static void matmul_run(struct matmul *m)
 	uint32_t groups = 0;
 	for (uint32_t i = 0; i < m->product_count; i++)
 		groups += groups_of(&m->product[i].w);
-	const uint32_t parts = pool_threads(m->d->pool) == 1
+	/* With many activation rows their number makes the items, and each takes many groups: what
+	   an item does once for its activations is done less often. */
+	const uint32_t times = (m->c_count + C_ITEM - 1) / C_ITEM;
+	const uint32_t items = pool_threads(m->d->pool) == 1
 				       ? 1
 				       : m->d->threads * ITEMS_PER_THREAD;
+	const uint32_t parts = (items + times - 1) / times;
 	m->chunk = (groups + parts - 1) / parts;
 	m->chunk_count = 0;
 	for (uint32_t i = 0; i < m->product_count; i++) {
 		m->chunks[i] = (groups_of(&m->product[i].w) + m->chunk - 1) / m->chunk;
 		m->chunk_count += m->chunks[i];
 	}
-	pool_run(m->d->pool, matmul_item, m,
-		 (m->c_count + C_ITEM - 1) / C_ITEM * m->chunk_count);
+	pool_run(m->d->pool, matmul_item, m, times * m->chunk_count);
 }
 
 static int is_matrix(const struct weight *w, uint32_t rows, uint32_t columns)

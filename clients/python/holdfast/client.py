@@ -39,6 +39,7 @@ class Turn(Iterator[Piece]):
         self._seq = self._off = self._strays = 0
         self._granted = client.window
         self._text: List[str] = []
+        self._ids: List[int] = []
         self._cancelled = self._done = False
 
     def __iter__(self) -> "Turn":
@@ -49,6 +50,7 @@ class Turn(Iterator[Piece]):
             piece = self._step()
             if piece is not None and not self._cancelled:
                 self._text.append(piece.text)
+                self._ids.extend(piece.ids)
                 return piece
         raise StopIteration
 
@@ -188,7 +190,7 @@ class Turn(Iterator[Piece]):
             wire.need(body, "status", str), "".join(self._text),
             Usage(**{k: v for k, v in usage.items() if k in known})
             if isinstance(usage, dict) else None,
-            calls, body.get("r"), m.ids() if m.blob is not None else None, body.get("sess"),
+            calls, body.get("r"), m.ids() if m.blob is not None else self._ids, body.get("sess"),
             body.get("turn"), body.get("epoch"), body.get("durable") is True)
         self._finish()
         if self._session is not None:

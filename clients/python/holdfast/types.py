@@ -58,7 +58,8 @@ class Usage:
 
 @dataclass(frozen=True)
 class End:
-    """The end of a call. calls are to be made, and answered with Session.results."""
+    """The end of a call. calls are to be made, and answered with Session.results. ids: of the tokens
+    that came, or what tokenize returned."""
 
     status: str
     text: str = ""

@@ -1,0 +1,205 @@
+/*
+ * Attention of one row: K and V go from the page straight into the sums, without a stop in memory,
+ * since so few queries share what is decoded. The sums are those of fast_attend.c, in the same
+ * order. A tile of the next lot is fetched while one is at work: pages lie far apart, so the CPU
+ * does not guess where the next begins.
+ */
+#ifndef HOLDFAST_KERNELS_CPU_FAST_FEW_H
+#define HOLDFAST_KERNELS_CPU_FAST_FEW_H
+
+#include "kernels/cpu/fast_pages.h"
+
+enum {
+	FEW_QUERIES = 4,  /* that share a decoded register */
+	FEW_HEADS = 8,    /* of a KV head, at most; with more the decoding is worth keeping */
+	FEW_TILES = 4     /* of K at once; half of them for four queries, which fill the registers */
+};
+
+INLINE uint32_t kv_size(enum kv_kind kv)
+{
+	return kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1;
+}
+
+INLINE struct quad quad_of(enum kv_kind kv, const uint8_t *p)
+{
+	return kv == KV_FP8    ? quad_fp8(p)
+	       : kv == KV_INT8 ? quad_int8(p)
+	       : kv == KV_BF16 ? quad_bf16(p)
+			       : quad_f32(p);
+}
+
+/* Where the tile with token `t` of the partition is: its K (or V), and its first scale byte. */
+INLINE const uint8_t *tile_at(const struct attend_job *j, uint32_t t, size_t offset)
+{
+	const size_t within = (size_t)(t % j->page_tokens) * j->head * kv_size(j->kv);
+
+	return j->pages[t / j->page_tokens] + offset + within;
+}
+
+INLINE struct v16 tile_scales(const struct attend_job *j, enum kv_kind kv, uint32_t t, uint32_t group)
+{
+	if (kv != KV_FP8 && kv != KV_INT8)
+		return v16_set(1.0f);
+	return page_scales(kv, j->scales[t / j->page_tokens] + t % j->page_tokens +
+				       group * j->page_tokens);
+}
+
+#define EACH_FEW(X) X(0) X(1) X(2) X(3)
+#define FEW_SCORE(i) \
+	if ((i) < queries) { \
+		acc[i][n] = v16_fma(v16_set(q[i][v]), x.x[0], acc[i][n]); \
+		acc[i][n] = v16_fma(v16_set(q[i][v + 1]), x.x[1], acc[i][n]); \
+		acc[i][n] = v16_fma(v16_set(q[i][v + 2]), x.x[2], acc[i][n]); \
+		acc[i][n] = v16_fma(v16_set(q[i][v + 3]), x.x[3], acc[i][n]); \
+	}
+
+/* Scores of `queries` queries and `tiles` tiles from token t; next: tiles to fetch. */
+INLINE void few_scores(const struct attend_job *j, const float *const q[4], uint32_t t,
+		       const uint8_t *const next[FEW_TILES], uint32_t groups, float *out,
+		       const enum kv_kind kv, const uint32_t queries, const uint32_t tiles)
+{
+	const uint32_t size = kv_size(kv), values = j->head / groups;
+	const uint8_t *p[FEW_TILES];
+	size_t at = 0;
+	uint32_t v = 0;
+
+#pragma GCC unroll 4
+	for (uint32_t n = 0; n < tiles; n++)
+		p[n] = tile_at(j, t + 16 * n, 0);
+	for (uint32_t g = 0; g < groups; g++) {
+		struct v16 acc[4][FEW_TILES];
+
+#pragma GCC unroll 4
+		for (uint32_t n = 0; n < tiles; n++) {
+			acc[0][n] = acc[1][n] = acc[2][n] = acc[3][n] = v16_set(0.0f);
+		}
+		for (uint32_t end = v + values; v < end; v += 4, at += 64 * size) {
+#pragma GCC unroll 4
+			for (uint32_t n = 0; n < tiles; n++) {
+				const struct quad x = quad_of(kv, p[n] + at);
+
+				_mm_prefetch((const char *)next[n] + at, _MM_HINT_T0);
+				EACH_FEW(FEW_SCORE)
+			}
+		}
+#pragma GCC unroll 4
+		for (uint32_t n = 0; n < tiles; n++) {
+			const struct v16 s = tile_scales(j, kv, t + 16 * n, g);
+
+#pragma GCC unroll 4
+			for (uint32_t i = 0; i < queries; i++) {
+				float *to = out + i * OPS_PARTITION + 16 * n;
+
+				v16_store(to, g ? v16_fma(acc[i][n], s, v16_load(to)) :
+						  v16_mul(acc[i][n], s));
+			}
+		}
+	}
+}
+
+#define FEW_VALUE(i) \
+	if ((i) < queries) { \
+		const struct v16 even = v16_set(w[i][t]), odd = v16_set(w[i][t + 1]); \
+		acc[i][r] = v16_fma(even, x.x[0], acc[i][r]); \
+		acc[i][r + 1] = v16_fma(even, x.x[2], acc[i][r + 1]); \
+		acc[i][r] = v16_fma(odd, x.x[1], acc[i][r]); \
+		acc[i][r + 1] = v16_fma(odd, x.x[3], acc[i][r + 1]); \
+	}
+
+/* Adds the tiles of tokens [first, end) to 16 * `registers` sums of `queries` heads from value
+   `value`, whose scale is the page's group `scale`; scores: of the partition's first token. */
+INLINE void few_values(const struct attend_job *j, const float *scores, uint32_t first, uint32_t end,
+		       uint32_t value, uint32_t scale, float *sum, const enum kv_kind kv,
+		       const uint32_t queries, const uint32_t registers)
+{
+	const uint32_t size = kv_size(kv), head = j->head;
+	struct v16 acc[4][4];
+
+#pragma GCC unroll 4
+	for (uint32_t i = 0; i < queries; i++)
+#pragma GCC unroll 4
+		for (uint32_t r = 0; r < registers; r++)
+			acc[i][r] = v16_load(sum + i * head + 16 * r);
+	for (uint32_t at = first; at < end; at += 16) {
+		const uint8_t *p = tile_at(j, at, j->v_offset) + (size_t)value * 2 * size;
+		const uint8_t *next = at + 16 < end ? tile_at(j, at + 16, j->v_offset) +
+							      (size_t)value * 2 * size :
+						      p;
+		const struct v16 s = tile_scales(j, kv, at, scale);
+		_Alignas(64) float w[4][16];
+
+#pragma GCC unroll 4
+		for (uint32_t i = 0; i < queries; i++)
+			v16_store(w[i], v16_mul(v16_load(scores + i * OPS_PARTITION + at), s));
+		for (uint32_t t = 0; t < 16; t += 2, p += 2 * head * size, next += 2 * head * size) {
+#pragma GCC unroll 2
+			for (uint32_t r = 0; r < registers; r += 2) {
+				const struct quad x = quad_of(kv, p + 32 * r * size);
+
+				_mm_prefetch((const char *)next + 32 * r * size, _MM_HINT_T0);
+				EACH_FEW(FEW_VALUE)
+			}
+		}
+	}
+#pragma GCC unroll 4
+	for (uint32_t i = 0; i < queries; i++)
+#pragma GCC unroll 4
+		for (uint32_t r = 0; r < registers; r++)
+			v16_store(sum + i * head + 16 * r, acc[i][r]);
+}
+
+/* Tokens [first, end), whole tiles, of the partition. */
+typedef void few_score_function(const struct attend_job *j, const float *const q[4], uint32_t first,
+				uint32_t end, uint32_t groups, float *out);
+typedef void few_value_function(const struct attend_job *j, const float *scores, uint32_t first,
+				uint32_t end, uint32_t groups, float *sum);
+
+#define FEW(kind, KIND, n) \
+	static void few_score_##kind##_##n(const struct attend_job *j, const float *const q[4], \
+					   uint32_t t, uint32_t end, uint32_t groups, float *out) \
+	{ \
+		enum { LOT = (n) < 4 ? FEW_TILES : FEW_TILES / 2 }; \
+		const uint8_t *next[FEW_TILES]; \
+		for (; t + 16 * LOT <= end; t += 16 * LOT) { \
+			for (uint32_t i = 0; i < LOT; i++) { \
+				const uint32_t k = t + 16 * (LOT + i); \
+				next[i] = k < end ? tile_at(j, k, 0) : \
+						    tile_at(j, t + 16 * i, j->v_offset); \
+			} \
+			few_scores(j, q, t, next, groups, out + t, KIND, n, LOT); \
+		} \
+		for (; t < end; t += 16) { \
+			next[0] = tile_at(j, t, j->v_offset); \
+			few_scores(j, q, t, next, groups, out + t, KIND, n, 1); \
+		} \
+	} \
+	static void few_value_##kind##_##n(const struct attend_job *j, const float *scores, \
+					   uint32_t first, uint32_t end, uint32_t groups, float *sum) \
+	{ \
+		const uint32_t values = j->head / groups; \
+		uint32_t v = 0; \
+		for (; v % values + 64 <= values && v < j->head; v += 64) \
+			few_values(j, scores, first, end, v, groups + v / values, sum + v, KIND, n, 4); \
+		for (; v < j->head; v += 32) \
+			few_values(j, scores, first, end, v, groups + v / values, sum + v, KIND, n, 2); \
+	}
+#define FEW_KIND(kind, KIND) \
+	FEW(kind, KIND, 1) FEW(kind, KIND, 2) FEW(kind, KIND, 3) FEW(kind, KIND, 4)
+#define FEW_NAMES(name, kind) \
+	{ NULL, name##_##kind##_1, name##_##kind##_2, name##_##kind##_3, name##_##kind##_4 }
+FEW_KIND(fp8, KV_FP8)
+FEW_KIND(int8, KV_INT8)
+FEW_KIND(bf16, KV_BF16)
+FEW_KIND(f32, KV_F32)
+
+/* By kind and number of queries. */
+static few_score_function *const few_score[4][FEW_QUERIES + 1] = {
+	FEW_NAMES(few_score, fp8), FEW_NAMES(few_score, int8), FEW_NAMES(few_score, bf16),
+	FEW_NAMES(few_score, f32)
+};
+static few_value_function *const few_value[4][FEW_QUERIES + 1] = {
+	FEW_NAMES(few_value, fp8), FEW_NAMES(few_value, int8), FEW_NAMES(few_value, bf16),
+	FEW_NAMES(few_value, f32)
+};
+
+#endif

@@ -1,0 +1,65 @@
+"""What the tests of the daemon share: a tiny model, a daemon on it, and what must hold after each test."""
+import os
+import random
+import subprocess
+import sys
+import tempfile
+import time
+
+import ar1
+from ar1 import BUILD, Daemon, Tap, Wire, zmq
+
+if zmq is None:
+    ar1.skip_all("pyzmq and msgpack are not installed")
+
+CONTEXT = 1024
+FOLDER = tempfile.mkdtemp(prefix="hf-model-")
+MODEL = os.path.join(FOLDER, "tiny.gguf")
+subprocess.run([f"{BUILD}/tests/make_tiny", MODEL, "7"], check=True)
+RANDOM = random.Random(5)
+
+
+def words(count):
+    return [RANDOM.randrange(3, 259) for _ in range(count)]
+
+
+def balanced(wire):
+    deadline = time.time() + 10 * ar1.SLOW
+    while True:
+        device = wire.ledger()
+        if device["running"] == device["promised"] == device["moving"] == 0 or time.time() > deadline:
+            break
+        time.sleep(0.02)
+    assert device["running"] == device["promised"] == device["moving"] == 0, device
+    return device
+
+
+def same(a, b):
+    assert a.ids == b.ids, (a.ids, b.ids)
+    assert a.logprobs == b.logprobs
+
+
+def unsanitary(words):
+    for mark in ("Sanitizer", "runtime error:"):
+        assert mark not in words, words[max(0, words.index(mark) - 100):][:1400]
+
+
+def start():
+    return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
+                  "--drain-ms", str(10000 * ar1.SLOW))
+
+
+def run(tap, daemon, wire, tests):
+    for what, test in tests:
+        tap.run(what, test, wire)
+        if daemon.process.poll() is not None:
+            sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-60:]))
+            print("Bail out! the daemon is gone")
+            sys.exit(1)
+
+
+def finish(tap, daemon):
+    if tap.failed:
+        sys.stdout.write("".join(f"# {line}\n" for line in daemon.words().splitlines()[-20:]))
+    daemon.stop()
+    sys.exit(tap.done())

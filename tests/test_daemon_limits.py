@@ -1,0 +1,329 @@
+"""The daemon at its limits: bad input, too much work, silent clients, wrong starts, the drain."""
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import ar1
+import daemon_rig
+from ar1 import (BUILD, CALL, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WINDOW, Daemon, Refused, Tap,
+    Wire, msgpack, pack)
+from daemon_rig import CONTEXT, MODEL, RANDOM, words, balanced, same, unsanitary
+
+
+def context_full(wire):
+    session = wire.open()
+    end = wire.turn(session, words(CONTEXT), max_tokens=5).end
+    assert end["err"]["n"] == "context_full" and end["err"]["limit"] == CONTEXT and end["err"]["asked"] == CONTEXT + 1, end
+    reply = wire.turn(session, words(CONTEXT - 10), ignore_end=True)
+    assert reply.status == "context_full" or reply.status == "limit", reply.end
+    assert reply.usage["history"] == CONTEXT and reply.usage["context_left"] == 0 and len(reply.ids) == 10
+    end = wire.turn(session, words(1), max_tokens=5).end
+    assert end["err"]["n"] == "context_full" and end["err"]["used"] == CONTEXT, end
+    wire.ok("session.close", sess=session)
+
+
+def refused_changes_nothing(wire):
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--turns", "1", "--queue", "1")
+    try:
+        w = Wire(own.endpoint)
+        kept = w.open()
+        before = w.turn(kept, words(50), max_tokens=5, ignore_end=True)
+        arguments = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+        busy = [w.begin("session.turn", arguments, pack(words(9)), sess=w.open()) for _ in range(2)]
+        key = os.urandom(16)
+        other = Wire(own.endpoint)
+        end = other.call("session.turn", {**arguments, "max_tokens": 5, "keep": 10}, pack(words(5)), sess=kept, idem=key).end
+        assert end["err"]["n"] == "overloaded" and end["err"]["r"] == "later", end
+        show = other.ok("session.show", sess=kept)["r"]
+        assert show["history"] == before.usage["history"] == 55 and show["turn"] == 1, show
+        for channel in busy:
+            w.send(CANCEL, channel, {"why": "enough"})
+        balanced(other)
+        end = other.call("session.turn", {**arguments, "max_tokens": 5, "keep": 55}, pack(words(5)), sess=kept, idem=key).end
+        assert end["status"] == "limit" and end["usage"]["resident"] == 54, end  # the key was not burned
+    finally:
+        assert own.stop() == 0
+
+
+def extremes_harm_no_neighbour(wire):
+    session, other = wire.open(), wire.open()
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 300, "ignore_end": True}, pack(words(20)), sess=session)
+    second = Wire(wire_endpoint)
+    for extreme in ({"logprobs": 17}, {"min_p": 0.999999, "temperature": 1.0}, {"temperature": 100.0, "top_k": 1048576},
+                    {"top_p": 1e-30, "temperature": 1e-30}, {"typical": 1e-9, "temperature": 5.0}, {"repetition": 100.0,
+                    "presence": 100.0, "frequency": -100.0}, {"bias": [[i, 1000.0] for i in range(200)]}, {"seed": 2**64 - 1}):
+        reply = second.turn(other, words(3), max_tokens=3, ignore_end=True, **{"logprobs": 1, **extreme})
+        assert reply.status == "limit" and len(reply.ids) == 3, (extreme, reply.end)
+    for beyond in ({"logprobs": 18}, {"min_p": 1.0}, {"temperature": 101.0}):
+        try:
+            second.turn(other, words(3), max_tokens=3, **beyond)
+            raise AssertionError(beyond)
+        except Refused as refused:
+            assert refused.name == "out_of_range", refused
+    while True:
+        message = wire.expect(DATA, END, ar1.ACCEPTED)
+        if message[0] == END:
+            break
+    assert message[1] == channel and message[3]["status"] == "limit" and message[3]["usage"]["sampled"] == 300, message
+    second.close()
+
+
+def deadline(wire):
+    session = wire.open()
+    end = wire.call("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(20)), sess=session,
+                    deadline_ms=30).end
+    assert end["status"] in ("deadline", "limit"), end
+    if end["status"] == "deadline":
+        assert end["err"]["n"] == "deadline" and end["usage"]["sampled"] < 900
+    balanced(wire)
+
+
+def cancelled_without_credit(wire):
+    session = wire.open()
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 100, "ignore_end": True}, pack(words(20)), sess=session,
+                         window=1)
+    wire.expect(ar1.ACCEPTED)
+    time.sleep(0.5)
+    start = time.time()
+    wire.send(CANCEL, channel, {"why": "unread"})
+    message = wire.expect(DATA, END)
+    while message[0] != END:
+        message = wire.expect(DATA, END)
+    assert message[3]["status"] in ("cancelled", "limit") and time.time() - start < 3 * ar1.SLOW, message
+
+
+def audit_log_keeps_up(wire):
+    for _ in range(3000 // ar1.SLOW):  # each leaves a record without a page; all must become durable
+        session = wire.open()
+        wire.ok("session.close", sess=session)
+    assert wire.ok("health")["r"]["state"] == "serving"
+
+
+def bad_frames(wire):
+    raw = Wire(wire_endpoint, hello=False)
+    raw.send(CALL, 1, {"m": "health", "window": 1, "a": {}})
+    assert raw.expect(REJECT)[3]["err"]["n"] == "unauthenticated"
+    raw.send(HELLO, 0, {"client": "x", "minor": 0, "caps": [], "act_as": "root"})
+    assert raw.expect(REJECT)[3]["err"]["n"] == "forbidden"
+    raw.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
+    raw.expect(ar1.WELCOME)
+    good = raw.header(CALL, 1)
+    body = msgpack.packb({"m": "health", "window": 1, "a": {}})
+    cases = [([b""], "bad_frames"), ([b"", b"", b"", b"", b""], "bad_frames"), ([good], "bad_frames"),
+             ([good, body, b"blob"], "bad_frames"), ([b"XX" + good[2:], body], "bad_frames"),
+             ([raw.header(CALL, 1, major=2), body], "version"), ([raw.header(CALL, 1, reserved=1), body], "bad_frames"),
+             ([raw.header(CALL, 1, flags=2), body], "bad_frames"), ([raw.header(0x42, 1), body], "bad_type"),
+             ([good, b"\xdd\xff\xff\xff\xff"], "bad_body"), ([good, b"\xc1"], "bad_body"), ([good, b""], "bad_body"),
+             ([good, b"\x91" * 200], "too_big"), ([good, body[:-1]], "bad_body"), ([good, body + b"\xc0"], "bad_body"),
+             ([good, msgpack.packb({"m": "health", "window": 1, "a": {"zzz": 1}})], "unknown_field"),
+             ([good, msgpack.packb({"m": "no.such", "window": 1, "a": {}})], "bad_arg"),
+             ([raw.header(CALL, 0), body], "bad_frames"), ([good] + [b"x"] * 40, "bad_frames"),
+             ([raw.header(PING, 0), msgpack.packb({"t": "x"})], None), ([raw.header(WINDOW, 0), b"\x80"], None)]
+    for frames, name in cases:
+        raw.socket.send_multipart(frames)
+        got = raw.expect(REJECT)[3]["err"]["n"]
+        assert name is None or got == name, (frames[0][:4], frames[1:][:1], got, name)
+        raw.send(PING, 0, {"t": 77})
+        assert raw.expect(PONG)[3]["t"] == 77
+    assert raw.ok("health")["r"]["state"] == "serving"
+    raw.socket.send_multipart([good, body])  # a channel that was used
+    assert raw.expect(REJECT)[3]["err"]["n"] == "bad_frames"
+    raw.close()
+
+
+def bad_arguments(wire):
+    session = wire.open()
+    cases = [({"tokens": True, "max_tokens": -1}, pack([5])), ({"tokens": True, "temperature": float("nan")}, pack([5])),
+             ({"tokens": True, "top_p": 0.0}, pack([5])), ({"tokens": True}, b"abc"), ({"tokens": True}, pack([1 << 31])),
+             ({"tokens": True, "keep": 99}, pack([5])), ({"tokens": True, "stop": [""]}, pack([5])), ({}, None),
+             ({"messages": [{"role": "emperor", "content": "x"}]}, None), ({"tokens": True, "seed": -1}, pack([5])),
+             ({"tokens": True}, b""), ({"tokens": True, "stop": ["x"] * 17}, pack([5]))]
+    for arguments, blob in cases:
+        try:
+            end = wire.call("session.turn", arguments, blob, sess=session).end
+            assert end["status"] == "error", (arguments, end)
+        except Refused:
+            pass
+        assert wire.ok("session.show", sess=session)["r"]["history"] == 0
+    balanced(wire)
+
+
+def random_bytes(wire):
+    raw = Wire(wire_endpoint)
+    session = raw.open()
+    body = msgpack.packb({"m": "session.turn", "window": 99, "sess": session, "a": {"tokens": True, "max_tokens": 3, "keep": 0}})
+    for i in range(400):
+        mutated = bytearray(body)
+        for _ in range(RANDOM.randrange(1, 6)):
+            mutated[RANDOM.randrange(len(mutated))] = RANDOM.randrange(256)
+        raw.socket.send_multipart([raw.header(RANDOM.choice([1, 2, 2, 2, 3, 4, 5, 6, 7]), 10 + i), bytes(mutated)])
+    raw.send(PING, 0, {"t": 1})
+    while raw.receive()[0] != PONG:
+        pass
+    raw.close()
+    balanced(wire)
+    assert wire.ok("health")["r"]["state"] == "serving"
+
+
+def raw_sockets(wire):
+    path = wire_endpoint[6:]
+    held = []
+    for payload in (b"", b"GET / HTTP/1.1\r\n\r\n", os.urandom(500), b"\xff" + b"\x00" * 8 + b"\x7f"):
+        s = socket.socket(socket.AF_UNIX)
+        s.connect(path)
+        s.sendall(payload)
+        held.append(s)
+    assert wire.ok("health")["r"]["state"] == "serving"
+    for s in held:
+        s.close()
+
+
+def too_much(wire):
+    """More work than there are pages: everyone waits in turn and everyone is answered."""
+    sessions = [wire.open() for _ in range(12)]
+    channels = [wire.begin("session.turn", {"tokens": True, "max_tokens": 100, "ignore_end": True}, pack(words(300)), sess=s)
+                for s in sessions]
+    ends = {}
+    while len(ends) < len(channels):
+        type, channel, _, body, _ = wire.receive()
+        if type == END:
+            ends[channel] = body
+    assert all(e["status"] == "limit" for e in ends.values()), ends
+    balanced(wire)
+    # Pages of idle sessions were given up for others: the next turn says so and is the same.
+    given = words(4)
+    replies = [wire.turn(s, given, max_tokens=4, ignore_end=True) for s in sessions]
+    lost = [r.usage for r in replies if r.usage["recomputed"]]
+    assert lost and all(u["diverged_why"] == "evicted" for u in lost), [r.usage for r in replies]
+    for u in (r.usage for r in replies):
+        assert u["resident"] + u["recomputed"] + u["reloaded"] + u["new"] == u["prompt"]
+    for s in sessions:
+        wire.ok("session.close", sess=s)
+
+
+def residency(wire):
+    first = wire.ok("session.open", {"residency": {"kind": "pinned", "tokens": 64}})
+    assert first["r"]["granted"]["kind"] == "pinned" and first["r"]["granted"]["bytes"] > 0, first
+    try:
+        end = wire.call("session.open", {"residency": {"kind": "pinned", "bytes": 1 << 40}}).end
+        granted = end.get("r", {}).get("granted", {})
+        assert end["status"] == "error" or granted["bytes"] < 1 << 40, end
+        if end["status"] == "ok":
+            wire.ok("session.close", sess=end["sess"])
+    finally:
+        wire.ok("session.close", sess=first["sess"])
+
+
+def idle_costs_nothing(daemon):
+    def cpu():
+        with open(f"/proc/{daemon.process.pid}/stat") as file:
+            fields = file.read().rsplit(")", 1)[1].split()
+        return int(fields[11]) + int(fields[12])
+    time.sleep(0.5)
+    before = cpu()
+    time.sleep(2)
+    assert cpu() - before <= 2, cpu() - before
+
+
+def quiet_clients(daemon):
+    """A reader that only listens lives on; one that is silent for three heartbeats and the stall time is let go."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--heartbeat-ms", "100", "--stall-ms", "700",
+                 "--note-ms", "50")
+    try:
+        watcher, reader = Wire(own.endpoint), Wire(own.endpoint)
+        session = reader.open()
+        channel = reader.begin("session.turn", {"tokens": True, "max_tokens": 400, "ignore_end": True}, pack(words(20)),
+                               sess=session, window=1)
+        reader.expect(ar1.ACCEPTED)
+        for i in range(20 * ar1.SLOW):  # well beyond what silence is allowed, but pinging
+            time.sleep(0.1)
+            reader.send(PING, 0, {"t": i})
+        assert watcher.ok("session.list")["r"][0]["sess"] == session
+        time.sleep(2.5 * ar1.SLOW)  # now silent: first the stalled stream ends, then the peer is gone
+        balanced(watcher)
+        assert watcher.ok("session.show", sess=session)["r"]["state"] == "idle"
+        end = reader.expect(END, ar1.PONG)
+        while end[0] != END:
+            end = reader.expect(END, ar1.PONG)
+        assert end[1] == channel and end[3]["status"] in ("limit", "slow_consumer"), end
+    finally:
+        assert own.stop() == 0
+
+
+def wrong_starts(daemon):
+    def run(*arguments):
+        p = subprocess.run([f"{BUILD}/holdfastd", *arguments], capture_output=True, text=True, timeout=60 * ar1.SLOW)
+        unsanitary(p.stderr)
+        return p.returncode, p.stderr.strip().splitlines()
+    other = tempfile.mkdtemp(prefix="hf-")
+    code, lines = run("--model", MODEL, "--listen", daemon.endpoint, "--state", f"{other}/s")
+    assert code == 3 and "another daemon" in lines[-1], (code, lines)
+    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/x.sock", "--state", f"{daemon.home}/state")
+    assert code == 3 and len(lines) >= 1, (code, lines)
+    code, lines = run("--model", f"{other}/none.gguf")
+    assert code == 1 and len(lines) == 1, (code, lines)
+    assert run()[0] == 2
+    assert run("--nonsense")[0] == 2
+    assert run("--model", MODEL, "--kv", "fp7")[0] == 2
+    assert run("--model", MODEL, "--page-tokens", "17")[0] == 2
+    code, lines = run("--model", MODEL, "--listen", "tcp://127.0.0.1:1", "--state", f"{other}/s")
+    assert code != 0 and "ipc" in lines[-1], (code, lines)
+    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory", "10")
+    assert code != 0 and "page" in lines[-1], (code, lines)
+    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory",
+                      "40000G", "--kv", "f32", "--sessions", "100000")
+    assert code != 0 and len(lines) >= 1, (code, lines)
+    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--json"], capture_output=True, text=True)
+    assert p.returncode == 0 and '"kv_bytes"' in p.stdout, p
+
+
+def drain(daemon, wire):
+    session = wire.open()
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 300, "ignore_end": True}, pack(words(20)), sess=session)
+    wire.expect(ar1.ACCEPTED)
+    daemon.process.send_signal(signal.SIGTERM)
+    goaway = wire.expect(ar1.GOAWAY, DATA)
+    while goaway[0] != ar1.GOAWAY:
+        goaway = wire.receive()
+    late = wire.begin("session.open")
+    ends = {}
+    while len(ends) < 2:
+        type, at, _, body, _ = wire.receive()
+        if type in (END, REJECT):
+            ends[at] = body
+    assert ends[channel]["status"] == "limit" and ends[channel]["usage"]["sampled"] == 300, ends
+    assert ends[late]["err"]["n"] == "draining", ends
+    assert daemon.process.wait(20 * ar1.SLOW) == 0, daemon.words()
+
+
+def left_clean(daemon):
+    assert daemon.stop(keep=True) == 0
+    unsanitary(daemon.words())
+
+
+daemon = daemon_rig.start()
+wire_endpoint = daemon.endpoint
+wire = Wire(wire_endpoint)
+tap = Tap()
+daemon_rig.run(tap, daemon, wire, [
+        ("a turn that does not fit the context says the numbers", context_full),
+        ("extreme sampling harms no neighbour", extremes_harm_no_neighbour),
+        ("a refused turn changes nothing and burns no key", refused_changes_nothing),
+        ("a deadline ends a turn", deadline),
+        ("END needs no credit after a cancel", cancelled_without_credit),
+        ("records without pages become durable too", audit_log_keeps_up),
+        ("bad frames are refused by name, the next message is served", bad_frames),
+        ("bad arguments are refused and change nothing", bad_arguments),
+        ("mutated bodies do no harm", random_bytes),
+        ("peers that speak no ZMTP do no harm", raw_sockets),
+        ("more turns than pages: all are answered, what was given up is told", too_much),
+        ("residency is granted, clipped or refused", residency)])
+tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
+tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
+tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)
+tap.run("SIGTERM drains: running turns finish, new ones are refused", drain, daemon, wire)
+tap.run("the daemon ended with 0, and no sanitizer spoke", left_clean, daemon)
+daemon_rig.finish(tap, daemon)

@@ -1,0 +1,93 @@
+"""The real clients against the real daemon: the command line and the Python package with a tiny model, and
+the demo's session with the default model (where HOLDFAST_MODEL names it).
+"""
+import json
+import os
+import pathlib
+import subprocess
+import sys
+
+import ar1
+import daemon_rig
+from ar1 import BUILD, SLOW, Tap
+
+SOURCE = pathlib.Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(SOURCE / "clients" / "python"))
+
+
+def holdfast(daemon, *arguments, code=0, stdin=""):
+    p = subprocess.run([f"{BUILD}/holdfast", "--endpoint", daemon.endpoint, *arguments], input=stdin, capture_output=True,
+                       text=True, timeout=60 * SLOW)
+    assert p.returncode == code, (arguments, p.returncode, p.stdout, p.stderr)
+    return p.stdout
+
+
+def command_line(daemon):
+    assert json.loads(holdfast(daemon, "--json", "health"))["state"] == "serving"
+    said = holdfast(daemon, "turn", "--message", "hello", "--max-tokens", "5", "--ignore-end", "--keep", "--label", "kept")
+    assert said
+    (session,) = json.loads(holdfast(daemon, "--json", "sessions"))
+    assert session["label"] == "kept" and session["turn"] == 1 and session["state"] == "idle", session
+    name = session["sess"]
+    holdfast(daemon, "turn", "--session", name, "--message", "-", "--max-tokens", "3", "--ignore-end", stdin="more")
+    shown = json.loads(holdfast(daemon, "--json", "show", name))
+    assert shown["turn"] == 2 and shown["history"] > session["history"]
+    fork = json.loads(holdfast(daemon, "--json", "fork", name))
+    assert len(json.loads(holdfast(daemon, "--json", "sessions"))) == 2, fork
+    ledger = json.loads(holdfast(daemon, "--json", "ledger"))["accounts"]["device"]
+    assert ledger["running"] == ledger["promised"] == 0 and ledger["retained"] + ledger["shared"] > 0, ledger
+    assert json.loads(holdfast(daemon, "--json", "pages"))
+    assert "kept" in holdfast(daemon, "sessions") and "device" in holdfast(daemon, "ledger")
+    holdfast(daemon, "close", name)
+    holdfast(daemon, "show", name, code=1)
+    chat = holdfast(daemon, "chat", "--max-tokens", "4", stdin="one\ntwo\n")
+    assert chat
+
+
+def python_package(daemon):
+    import holdfast as package
+    with package.Client(daemon.endpoint) as client:
+        tool = {"type": "function", "function": {"name": "f", "parameters": {
+            "type": "object", "properties": {"on": {"type": "boolean"}}, "required": ["on"]}}}
+        session = client.open(system="Be brief.", tools=[tool])
+        end = session.turn("go", tool_choice="required", max_tokens=100, temperature=1.0, seed=4).wait()
+        assert end.status == "tool_wait" and [c.name for c in end.calls] == ["f"], end
+        twin = session.fork()
+        twin.park("tokens")
+        pieces = session.results({c.id: "done" for c in end.calls}, max_tokens=6, ignore_end=True)
+        text = "".join(p.text for p in pieces)
+        resident = pieces.wait()
+        nothing = twin.results({c.id: "done" for c in end.calls}, max_tokens=6, ignore_end=True).wait()
+        assert nothing.ids == resident.ids and resident.text == text and len(resident.ids) == 6
+        assert resident.usage.resident > 0 and nothing.usage.resident == 0
+        try:
+            session.turn_tokens([1 << 20], max_tokens=1).wait()
+            raise AssertionError("an id beyond the vocabulary was taken")
+        except package.Error as error:
+            assert error.name == "out_of_range", error
+        session.close()
+
+
+def demo(daemon):
+    model = os.environ.get("HOLDFAST_MODEL")
+    if not model:
+        return "skip HOLDFAST_MODEL names no model"
+    p = subprocess.run([sys.executable, str(SOURCE / "clients" / "demo.py"), "--daemon", f"{BUILD}/holdfastd", "--model",
+                        model, "--script", str(SOURCE / "tests" / "data" / "demo-short.json")], capture_output=True, text=True,
+                       timeout=120 * SLOW)
+    assert p.returncode == 0, p.stderr[-2000:]
+    rows = [line.split() for line in p.stdout.splitlines() if line.rstrip().endswith(" yes")]
+    assert len(rows) == 4 and "NO" not in p.stdout, p.stdout
+    assert "→ run_shell(" in p.stdout or "→ read_file(" in p.stdout, p.stdout
+    prompts, resident = [int(r[1]) for r in rows], [int(r[2]) for r in rows]
+    assert resident[0] == 0 and all(r > 0 for r in resident[1:]) and prompts == sorted(prompts), rows
+    assert "FP8 pages" in p.stdout
+
+
+daemon = daemon_rig.start()
+tap = Tap()
+tap.run("the command line against the real daemon", command_line, daemon)
+tap.run("the Python package against the real daemon", python_package, daemon)
+tap.run("the demo: calls, results, and the same answers from nothing", demo, daemon)
+assert ar1.msgpack
+daemon_rig.finish(tap, daemon)
