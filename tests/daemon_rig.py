@@ -45,7 +45,8 @@ def unsanitary(words):
 
 
 def start():
-    return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96")
+    return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
+                  "--drain-ms", str(10000 * ar1.SLOW))
 
 
 def run(tap, daemon, wire, tests):

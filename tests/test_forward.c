@@ -21,6 +21,7 @@ enum { LENGTH_MAX = 320, PAGES = 24, SEQUENCES = 3, TOP = 4 };
 
 static const char *const kv_names[] = {"fp8", "int8", "bf16", "f32"};
 static char folder[64];
+static bool sanitized; /* it looks at memory, so the same code on less will do */
 
 struct setup {
 	const struct model *model;
@@ -220,7 +221,8 @@ static void tiny_all(enum isa isa)
 	REQUIRE(tiny_model != NULL);
 	for (int kv = KV_FP8; kv <= KV_F32; kv++)
 		heart(&(struct setup){.model = tiny_model, .isa = isa, .kv = (enum kv_kind)kv,
-				      .length = 290});
+				      .length = sanitized && kv != KV_FP8 ? 48 : 290,
+				      .brief = sanitized});
 }
 
 static void tiny_scalar(void)
@@ -252,8 +254,9 @@ static void real_all(void)
 	for (int isa = ISA_SCALAR; isa <= ISA_AVX512; isa++)
 		if (ops_isa_runs((enum isa)isa))
 			heart(&(struct setup){.model = model, .isa = (enum isa)isa, .kv = KV_FP8,
-					      .length = isa == (int)ops_isa_best()
-								? 270 : lengths[isa],
+					      .length = sanitized ? 16
+							: isa == (int)ops_isa_best() ? 270
+										     : lengths[isa],
 					      .brief = true});
 	model_close(&model);
 }
@@ -405,6 +408,7 @@ static void smoothing_kept(void)
 int main(void)
 {
 	char path[100], reason[MODEL_REASON_MAX] = "";
+	sanitized = getenv("HOLDFAST_SANITIZED") != NULL;
 	snprintf(folder, sizeof folder, "/tmp/holdfast-forward-XXXXXX");
 	if (!mkdtemp(folder))
 		return 1;
