@@ -8,6 +8,10 @@
  * stored, and folded after: the same sums in the same order. If the stored partials would
  * not fit their room (PARTIAL_BYTES_MAX), the first way is taken.
  */
+#if defined(__GNUC__) && !defined(__clang__)
+#pragma GCC optimize("O3") /* the inner loops are plain, to become vectors */
+#endif
+
 #include <math.h>
 #include <string.h>
 
@@ -32,8 +36,8 @@ static void rope_fill(struct device *d, struct rope_set *set)
 		float *const turns = set->turns + (size_t)r * set->dims;
 		for (uint32_t i = 0; i < pairs; i++) {
 			const double angle = d->rows[r].position * d->rope_frequency[i];
-			turns[2 * i] = (float)cos(angle);
-			turns[2 * i + 1] = (float)sin(angle);
+			turns[i] = (float)cos(angle);
+			turns[pairs + i] = (float)sin(angle);
 		}
 	}
 }
@@ -59,15 +63,25 @@ static const struct rope_set *rope_find(struct device *d, const struct ops_layer
 	return s;
 }
 
-static void rope_turn(float *x, const float *turns, uint32_t dims, enum rope_kind kind)
+/* a' = a cos - b sin, b' = a sin + b cos of a pair. */
+static void rope_turn(float *x, const float *restrict turns, uint32_t dims,
+		      enum rope_kind kind)
 {
 	const uint32_t half = dims / 2;
+	const float *restrict c = turns, *restrict s = turns + half;
+	if (kind == ROPE_HALVES) {
+		float *restrict a = x, *restrict b = x + half;
+		for (uint32_t i = 0; i < half; i++) {
+			const float xa = a[i], xb = b[i];
+			a[i] = xa * c[i] - xb * s[i];
+			b[i] = xa * s[i] + xb * c[i];
+		}
+		return;
+	}
 	for (uint32_t i = 0; i < half; i++) {
-		const uint32_t a = kind == ROPE_ADJACENT ? 2 * i : i;
-		const uint32_t b = kind == ROPE_ADJACENT ? 2 * i + 1 : i + half;
-		const float c = turns[2 * i], s = turns[2 * i + 1], xa = x[a], xb = x[b];
-		x[a] = xa * c - xb * s;
-		x[b] = xa * s + xb * c;
+		const float xa = x[2 * i], xb = x[2 * i + 1];
+		x[2 * i] = xa * c[i] - xb * s[i];
+		x[2 * i + 1] = xa * s[i] + xb * c[i];
 	}
 }
 

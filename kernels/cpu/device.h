@@ -31,7 +31,7 @@ struct rope_set {
 	float base, scale;
 	uint32_t dims;
 	const struct weight *factors;
-	float *turns; /* rows x dims/2 x {cos, sin} */
+	float *turns; /* rows x {cos, sin} x dims/2 */
 };
 
 struct group {

@@ -72,7 +72,7 @@ static void chunk_load(const struct work *w, uint32_t at, int is_v)
 		acc[i][j] = v16_set(0.0f);
 #define SCORE_K(i, j) \
 	if ((j) < tiles) \
-		x[j] = v16_load(k + 16 * (j));
+		x[j] = v16_keep(v16_load(k + 16 * (j)));
 #define SCORE_FMA(i, j) \
 	if ((i) < queries && (j) < tiles) \
 		acc[i][j] = v16_fma(y, x[j], acc[i][j]);
@@ -166,11 +166,12 @@ static void weigh(float *s, uint32_t from, uint32_t to, float cap, float *m, flo
 	for (uint32_t t = first; t < to; t += 16) {
 		struct v16 x = v16_load(s + t);
 
-		if (cap != 0.0f)
+		if (cap != 0.0f) {
 			x = soften(x, cap);
+			v16_store(s + t, x);
+		}
 		if (t < from || t + 16 > to)
 			x = v16_range(x, (int32_t)from - (int32_t)t, (int32_t)(to - t), none);
-		v16_store(s + t, x);
 		most = v16_max(x, most);
 	}
 	*m = v16_largest(most);
@@ -191,7 +192,7 @@ static void weigh(float *s, uint32_t from, uint32_t to, float cap, float *m, flo
 		acc[i][j] = v16_load(sum + (i) * head + 16 * (j));
 #define VALUE_V(i, j) \
 	if ((j) < vectors) \
-		x[j] = v16_load(v + 16 * (j));
+		x[j] = v16_keep(v16_load(v + 16 * (j)));
 #define VALUE_FMA(i, j) \
 	if ((i) < queries && (j) < vectors) \
 		acc[i][j] = v16_fma(y, x[j], acc[i][j]);

@@ -90,6 +90,16 @@ INLINE struct v16 v16_load(const float *p)
 #endif
 }
 
+/* Holds x in a register: a compiler that sees it used four times reads memory four times, and the
+   loads, not the sums, then set the pace. */
+INLINE struct v16 v16_keep(struct v16 x)
+{
+#ifdef FAST_AVX512
+	__asm__("" : "+v"(x.a));
+#endif
+	return x;
+}
+
 INLINE void v16_store(float *p, struct v16 x)
 {
 #ifdef FAST_AVX512

@@ -18,6 +18,7 @@ enum {
 	C_ITEM = 64,          /* activation rows of an item */
 	ITEMS_PER_THREAD = 8, /* so that a slow thread is waited for briefly */
 	ROWS_INLINE = 2,      /* so few rows are cheaper to prepare than to hand out */
+	ROWS_ITEM = 4,        /* prepared by an item: one alone is hardly worth its taking */
 	PRODUCTS_MAX = 3
 };
 
@@ -54,14 +55,12 @@ static void round_rows(enum act_kind kind, float *x, uint32_t n)
 	}
 }
 
-static void entry_row(void *argument, uint32_t item, uint32_t thread)
+static void entry_row(const struct entry *e, uint32_t item)
 {
-	const struct entry *e = argument;
 	struct device *d = e->d;
 	const size_t from = e->pick ? e->pick[item * e->pick_stride] : item;
 	const float *x = e->x + from * e->x_stride;
 	float *const room = d->act_x + (size_t)item * d->act_columns;
-	(void)thread;
 	if (e->norm) {
 		d->leaf.norm(x, e->norm, e->columns, e->epsilon, room);
 		x = room;
@@ -76,6 +75,15 @@ static void entry_row(void *argument, uint32_t item, uint32_t thread)
 		memcpy(room, x, e->columns * sizeof *x);
 	if (e->kind != ACT_F32)
 		round_rows(e->kind, room, e->columns);
+}
+
+static void entry_item(void *argument, uint32_t item, uint32_t thread)
+{
+	const struct entry *e = argument;
+	const uint32_t first = item * ROWS_ITEM, left = e->count - first;
+	(void)thread;
+	for (uint32_t i = 0; i < ROWS_ITEM && i < left; i++)
+		entry_row(e, first + i);
 }
 
 /* Prepares the rows in e and describes them for the leaves. */
@@ -97,9 +105,9 @@ static struct act entry_prepare(struct entry *e)
 	}
 	if (e->count <= ROWS_INLINE)
 		for (uint32_t i = 0; i < e->count; i++)
-			entry_row(e, i, 0);
+			entry_row(e, i);
 	else
-		pool_run(d->pool, entry_row, e, e->count);
+		pool_run(d->pool, entry_item, e, (e->count + ROWS_ITEM - 1) / ROWS_ITEM);
 	return a;
 }
 
