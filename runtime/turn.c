@@ -4,12 +4,16 @@
  * What may refuse changes nothing: the messages are rendered and tokenised beside the session, and
  * only a turn that fits is appended to its history.
  */
+#include <float.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime/daemon.h"
+
+/* What the wire lets through, the device takes: a bad sample would end its neighbours' step too. */
+_Static_assert(WIRE_LOGPROBS_MAX - 1 <= OPS_TOP_MAX, "alternatives that the device can give");
 
 /* What a turn adds, ready to be appended. */
 struct addition {
@@ -78,6 +82,25 @@ static int addition_make(struct daemon *d, const struct session *s, const struct
 	}
 	out->count = (uint32_t)count;
 	return out->keep + out->count == 0 ? -ERR_BAD_ARG : 0;
+}
+
+static int bias_order(const void *a, const void *b)
+{
+	const uint32_t *x = a, *y = b; /* the token is each entry's first member */
+	return (*x > *y) - (*x < *y);
+}
+
+/* The device wants biases by ascending tokens of the vocabulary, each once. */
+static int bias_check(const struct daemon *d, struct wire_sampling *s)
+{
+	qsort(s->bias, s->bias_count, sizeof s->bias[0], bias_order);
+	for (uint32_t i = 0; i < s->bias_count; i++) {
+		if (s->bias[i].token >= d->model->arch.vocab)
+			return ERR_OUT_OF_RANGE;
+		if (i > 0 && s->bias[i].token == s->bias[i - 1].token)
+			return ERR_BAD_ARG;
+	}
+	return 0;
 }
 
 static void context_full(struct daemon *d, uint32_t call, uint64_t used, uint64_t asked)
@@ -193,6 +216,8 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		code = ERR_BAD_ARG;
 	else if (s->mark_count == d->options.session_turns)
 		code = ERR_LIMIT;
+	else
+		code = bias_check(d, &d->message.a.sampling);
 	if (code) {
 		call_fail(d, call, code);
 		return;
@@ -265,14 +290,20 @@ void turns_deferred(struct daemon *d)
 	}
 }
 
+/* A double above zero may round to none. */
+static float above_zero(double x)
+{
+	return x < FLT_MIN ? FLT_MIN : (float)x;
+}
+
 void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample)
 {
 	struct call *c = &d->calls[call];
 	const struct wire_sampling *s = &c->sampling;
 	sample->temperature = (float)s->temperature;
-	sample->top_p = (float)s->top_p;
+	sample->top_p = above_zero(s->top_p);
 	sample->min_p = (float)s->min_p;
-	sample->typical = (float)s->typical;
+	sample->typical = above_zero(s->typical);
 	sample->top_k = s->top_k;
 	sample->repetition = (float)s->repetition;
 	sample->presence = (float)s->presence;

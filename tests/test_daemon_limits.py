@@ -53,16 +53,18 @@ def extremes_harm_no_neighbour(wire):
     channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 300, "ignore_end": True}, pack(words(20)), sess=session)
     second = Wire(wire_endpoint)
     for extreme in ({"logprobs": 17}, {"min_p": 0.999999, "temperature": 1.0}, {"temperature": 100.0, "top_k": 1048576},
-                    {"top_p": 1e-30, "temperature": 1e-30}, {"typical": 1e-9, "temperature": 5.0}, {"repetition": 100.0,
-                    "presence": 100.0, "frequency": -100.0}, {"bias": [[i, 1000.0] for i in range(200)]}, {"seed": 2**64 - 1}):
+                    {"top_p": 1e-300, "typical": 1e-300, "temperature": 1e-300}, {"typical": 1e-9, "temperature": 5.0}, {"repetition": 100.0,
+                    "presence": 100.0, "frequency": -100.0}, {"bias": [[i, 1000.0] for i in reversed(range(200))]}, {"seed": 2**64 - 1}):
         reply = second.turn(other, words(3), max_tokens=3, ignore_end=True, **{"logprobs": 1, **extreme})
         assert reply.status == "limit" and len(reply.ids) == 3, (extreme, reply.end)
-    for beyond in ({"logprobs": 18}, {"min_p": 1.0}, {"temperature": 101.0}):
+    for beyond, name in (({"logprobs": 18}, "out_of_range"), ({"min_p": 1.0}, "out_of_range"),
+                         ({"temperature": 101.0}, "out_of_range"), ({"bias": [[1 << 20, 1.0]]}, "out_of_range"),
+                         ({"bias": [[5, 1.0], [5, 2.0]]}, "bad_arg")):
         try:
-            second.turn(other, words(3), max_tokens=3, **beyond)
-            raise AssertionError(beyond)
+            got = second.turn(other, words(3), max_tokens=3, **{"logprobs": 1, **beyond}).end["err"]["n"]
         except Refused as refused:
-            assert refused.name == "out_of_range", refused
+            got = refused.name
+        assert got == name, (beyond, got)
     while True:
         message = wire.expect(DATA, END, ar1.ACCEPTED)
         if message[0] == END:
