@@ -534,6 +534,32 @@ static void attend_judge(int isa, struct attend_job *j, const struct pages_case 
 	free(memory);
 }
 
+/* Rows of a block, each alone: the same bits (K1), though the leaf may go another way. */
+static void attend_alone(const struct attend_job *all, const struct leaf *leaf)
+{
+	const uint32_t vectors = all->rows * all->heads, size = 2 + all->head;
+	float *one = take((size_t)vectors * size), *many = take((size_t)vectors * size);
+	struct attend_job j = *all;
+	j.m = many;
+	j.l = j.m + vectors;
+	j.o = j.l + vectors;
+	leaf->attend(&j);
+	j.rows = 1;
+	for (uint32_t i = 0; i < all->rows; i++) {
+		j.q = all->q + i * all->q_row_stride;
+		j.from = all->from + i;
+		j.to = all->to + i;
+		j.m = one + i * all->heads;
+		j.l = one + vectors + i * all->heads;
+		j.o = one + 2 * vectors + (size_t)i * all->heads * all->head;
+		leaf->attend(&j);
+	}
+	if (!EXPECT(memcmp(one, many, sizeof(float) * vectors * size) == 0))
+		printf("# %s kv %d head %u heads %u page %u\n", leaf->name, all->kv, all->head,
+		       all->heads, all->page_tokens);
+	free(one), free(many);
+}
+
 static void attend_case(int kv, uint32_t head, uint32_t heads, uint32_t page_tokens,
 			uint32_t tokens, uint32_t rows, float softcap)
 {
@@ -566,67 +592,19 @@ static void attend_case(int kv, uint32_t head, uint32_t heads, uint32_t page_tok
 			       .softcap = softcap};
 	j.scratch = take(leaf_scratch_floats(rows, heads, head));
 	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
-		attend_judge(isa, &j, &p);
+		attend_judge(isa, &j, &p), attend_alone(&j, &leaves[isa]);
 	for (uint32_t i = 0; i < OPS_PARTITION / page_tokens; i++)
 		free(p.memory[i]);
 	free(j.scratch), free(p.k), free(p.v), free(q);
 }
 
-/* Rows of a block, each alone: the same bits (K1), though the leaf may go another way. */
-static void attend_alone(const struct attend_job *all, const struct leaf *leaf)
+/* Every number of heads that share a KV head, on either side of what the leaves take at once. */
+static void attention_heads(void)
 {
-	const uint32_t vectors = all->rows * all->heads, size = 2 + all->head;
-	float *one = take((size_t)vectors * size), *many = take((size_t)vectors * size);
-	struct attend_job j = *all;
-	j.m = many;
-	j.l = j.m + vectors;
-	j.o = j.l + vectors;
-	leaf->attend(&j);
-	j.rows = 1;
-	for (uint32_t i = 0; i < all->rows; i++) {
-		j.q = all->q + i * all->q_row_stride;
-		j.from = all->from + i;
-		j.to = all->to + i;
-		j.m = one + i * all->heads;
-		j.l = one + vectors + i * all->heads;
-		j.o = one + 2 * vectors + (size_t)i * all->heads * all->head;
-		leaf->attend(&j);
-	}
-	if (!EXPECT(memcmp(one, many, sizeof(float) * vectors * size) == 0))
-		printf("# %s kv %d head %u heads %u page %u\n", leaf->name, all->kv, all->head,
-		       all->heads, all->page_tokens);
-	free(one), free(many);
-}
-
-static void alone_case(int kv, uint32_t head, uint32_t heads, uint32_t page_tokens)
-{
-	enum { ROWS = 16, TOKENS = 201 };
-	static const uint32_t from[ROWS] = {0, 0, 0, 0, 1, 15, 16, 17, 63, 64, 100, 185, 190, 200, 7, 0},
-			      to[ROWS] = {1, 16, 17, 31, 2, 16, 32, 18, 65, 128, 201, 186, 201, 201, 7, 192};
-	struct pages_case p;
-	pages_make(&p, kv, head, page_tokens, TOKENS);
-	float *q = take((size_t)ROWS * heads * head + 16);
-	for (uint32_t i = 0; i < ROWS * heads * head; i++)
-		q[i] = random_normal(&seed) / sqrtf((float)head);
-	struct attend_job j = {.kv = kv, .head = head, .page_tokens = page_tokens,
-			       .token_count = TOKENS, .pages = p.page, .v_offset = p.block,
-			       .scales = p.scales, .q = q, .q_row_stride = heads * head,
-			       .rows = ROWS, .heads = heads, .from = from, .to = to};
-	j.scratch = take(leaf_scratch_floats(ROWS, heads, head));
-	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
-		attend_alone(&j, &leaves[isa]);
-	for (uint32_t i = 0; i < OPS_PARTITION / page_tokens; i++)
-		free(p.memory[i]);
-	free(j.scratch), free(p.k), free(p.v), free(q);
-}
-
-static void attention_alone(void)
-{
-	static const uint32_t head[] = {32, 64, 96, 128, 256};
 	for (int kv = KV_FP8; kv <= KV_F32; kv++)
-		for (size_t i = 0; i < sizeof head / sizeof head[0]; i++)
-			for (uint32_t heads = 1; heads <= 9; heads++)
-				alone_case(kv, head[i], heads, heads % 2 ? 16 : 64);
+		for (uint32_t heads = 1; heads <= 9; heads++)
+			for (uint32_t head = 32; head <= 128; head += 32)
+				attend_case(kv, head, heads, heads % 2 ? 16 : 64, 201, 16, 0);
 }
 
 static void attention(void)
@@ -662,8 +640,8 @@ int main(void)
 	TAP_RUN(gates, "gates");
 	TAP_RUN(maxima_and_sums, "maxima, sums of exp, additions");
 	TAP_RUN(encoders, "K and V into pages, bit for bit");
-	TAP_RUN(attention, "attention within a partition");
-	TAP_RUN(attention_alone, "attention of a row alone and among others, bit for bit");
+	TAP_RUN(attention, "attention within a partition; a row alone as among others, bit for bit");
+	TAP_RUN(attention_heads, "attention of 1 to 9 heads");
 	TAP_RUN(matmuls_plain, "matmuls of AVX2 without AVX-VNNI, bit for bit");
 	return tap_done();
 }
