@@ -353,6 +353,7 @@ static void daemon_close(struct daemon *d)
 	sessions_close(d);
 	rendering_free(&d->rendering);
 	free(d->peers);
+	free(d->owed);
 	free(d->principals);
 	free(d->effects.list);
 	free(d->effects.entries);

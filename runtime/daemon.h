@@ -34,8 +34,20 @@ struct peer {
 	uint8_t id[ROUTING_MAX], id_length;
 	uint32_t principal;
 	uint32_t calls;         /* accepted ones that have not ended */
+	uint32_t owed;          /* short answers that could not be sent yet */
 	uint64_t channel_last;  /* the highest channel of a CALL so far */
 	uint64_t seen_us, retry_us;
+};
+
+/* A short answer outside of any call (WELCOME, PONG, REJECT) that found its peer's pipe full. Kept in
+   the order of a ring; a peer that owes itself too many by not reading loses those beyond. */
+enum { OWED_MAX = 1024, OWED_PEER_MAX = 512, OWED_BODY_MAX = 512 };
+struct owed {
+	uint32_t peer; /* NONE: sent, or its peer is gone */
+	uint8_t type;
+	uint64_t channel;
+	size_t length;
+	uint8_t body[OWED_BODY_MAX];
 };
 
 /* How a session's history came to be, turn by turn, so that it can go back. */
@@ -163,6 +175,8 @@ struct daemon {
 
 	struct principal *principals;
 	struct peer *peers;
+	struct owed *owed;       /* ring of OWED_MAX */
+	uint32_t owed_first, owed_count;
 	struct session *sessions;
 	struct call *calls;
 	struct idem *idem;
@@ -206,6 +220,11 @@ uint32_t peer_find(struct daemon *d, const void *id, size_t length, uint32_t pri
 /* Sends one message; 0, -ERR_LIMIT (try again later), -ERR_CLOSED (the peer is gone). */
 int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, uint64_t seq,
 	      const void *body, size_t length, const void *blob, size_t blob_length);
+/* Sends a short answer, now or as soon as there is room; a peer that is gone is let go. */
+void peer_say(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, const void *body,
+	      size_t length);
+/* Tries again what is owed. */
+void peers_flush(struct daemon *d);
 void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code);
 void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_err *err);
 /* The peer is gone: its calls lose their reader. */

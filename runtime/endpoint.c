@@ -114,7 +114,8 @@ static int sockets_make(struct daemon *d)
 										      : d->options.body_bytes);
 	set_int(d->router, ZMQ_ROUTER_MANDATORY, 1);
 	set_int(d->router, ZMQ_ROUTER_HANDOVER, 0);
-	set_int(d->router, ZMQ_SNDHWM, 256);
+	/* Beyond what a burst of refusals needs; streams are bounded by their credit, not by this. */
+	set_int(d->router, ZMQ_SNDHWM, 2048);
 	set_int(d->router, ZMQ_RCVHWM, 256);
 	set_int(d->router, ZMQ_SNDBUF, 262144);
 	set_int(d->router, ZMQ_RCVBUF, 262144);

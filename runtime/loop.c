@@ -17,7 +17,7 @@
 #include <zmq.h>
 
 enum { MESSAGES_PER_TURN = 64, PARTS_MAX = 4, SLEEP_MS_MAX = 60000, LINGER_MS = 1000, DRAIN_STUCK_MS = 5000,
-       AUDIT_EVERY_MS = 1000 };
+       AUDIT_EVERY_MS = 1000, OWED_RETRY_US = 10000 };
 
 /* One message: routing id, header, body, maybe a blob. */
 struct parts {
@@ -87,8 +87,7 @@ static void hello(struct daemon *d, uint32_t peer, const void *body, size_t leng
 	memcpy(out.boot.bytes, d->boot, sizeof d->boot);
 	wire_writer_init(&writer, bytes, sizeof bytes);
 	CHECK(wire_write_welcome(&writer, &out) == 0);
-	if (peer_send(d, peer, WIRE_WELCOME, 0, 0, bytes, writer.length, NULL, 0) == -ERR_CLOSED)
-		peer_gone(d, peer);
+	peer_say(d, peer, WIRE_WELCOME, 0, bytes, writer.length);
 }
 
 static void window(struct daemon *d, uint32_t peer, const struct wire_header *h,
@@ -140,8 +139,7 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 	}
 	wire_writer_init(&w, bytes, sizeof bytes);
 	CHECK(wire_write_ping(&w, &m) == 0);
-	if (peer_send(d, peer, WIRE_PONG, 0, 0, bytes, w.length, NULL, 0) == -ERR_CLOSED)
-		peer_gone(d, peer);
+	peer_say(d, peer, WIRE_PONG, 0, bytes, w.length);
 }
 
 /* RESUME and ACK are read, so that a client may speak them; the ring that would serve a RESUME after
@@ -252,9 +250,8 @@ static void drain_begin(struct daemon *d)
 	wire_writer_init(&w, bytes, sizeof bytes);
 	CHECK(wire_write_goaway(&w, &m) == 0);
 	for (uint32_t i = 0; i < d->options.peers; i++)
-		if (d->peers[i].used && d->peers[i].hello &&
-		    peer_send(d, i, WIRE_GOAWAY, 0, 0, bytes, w.length, NULL, 0) == -ERR_CLOSED)
-			peer_gone(d, i);
+		if (d->peers[i].used && d->peers[i].hello)
+			peer_say(d, i, WIRE_GOAWAY, 0, bytes, w.length);
 	const struct event e = {.kind = EVENT_DRAIN,
 			.session = SCHED_NONE,
 			.turn = SCHED_NONE,
@@ -285,7 +282,13 @@ static bool drain_over(struct daemon *d)
 	}
 	if (!d->drain_quiet_us)
 		d->drain_quiet_us = d->now_us;
-	return !sending || d->now_us >= d->drain_quiet_us + LINGER_MS * 1000;
+	if (sending && d->now_us < d->drain_quiet_us + LINGER_MS * 1000)
+		return false;
+	/* Who has not read the rest by now gets at least the END. */
+	for (uint32_t i = 0; sending && i < d->options.calls; i++)
+		d->calls[i].dropped = true;
+	calls_flush(d);
+	return true;
 }
 
 static void signals_take(struct daemon *d)
@@ -417,8 +420,11 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	}
 	*more = messages_take(d);
 	turns_deferred(d);
+	peers_flush(d);
 	calls_flush(d);
 	*calls_next = calls_tick(d);
+	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
+		*calls_next = d->now_us + OWED_RETRY_US;
 	step_record_close(d);
 	engine_watch(d);
 	audit(d);

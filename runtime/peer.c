@@ -16,7 +16,8 @@ int peers_open(struct daemon *d)
 {
 	d->peers = calloc(d->options.peers, sizeof *d->peers);
 	d->principals = calloc(d->options.principals, sizeof *d->principals);
-	return d->peers && d->principals ? 0 : -ERR_MEMORY;
+	d->owed = calloc(OWED_MAX, sizeof *d->owed);
+	return d->peers && d->principals && d->owed ? 0 : -ERR_MEMORY;
 }
 
 uint32_t principal_find(struct daemon *d, const char *user)
@@ -101,6 +102,51 @@ int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, u
 	return failed ? -ERR_CLOSED : 0;
 }
 
+void peer_say(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, const void *body,
+	      size_t length)
+{
+	struct peer *p = &d->peers[peer];
+	CHECK(length <= OWED_BODY_MAX);
+	if (p->owed == 0) {
+		const int code = peer_send(d, peer, type, channel, 0, body, length, NULL, 0);
+		if (code == -ERR_CLOSED)
+			peer_gone(d, peer);
+		if (code != -ERR_LIMIT)
+			return;
+	}
+	if (p->owed == OWED_PEER_MAX || d->owed_count == OWED_MAX)
+		return;
+	struct owed *o = &d->owed[(d->owed_first + d->owed_count++) % OWED_MAX];
+	o->peer = peer;
+	o->type = type;
+	o->channel = channel;
+	o->length = length;
+	memcpy(o->body, body, length);
+	p->owed++;
+}
+
+void peers_flush(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->owed_count; i++) {
+		struct owed *o = &d->owed[(d->owed_first + i) % OWED_MAX];
+		if (o->peer == NONE || (d->peers[o->peer].congested && d->now_us < d->peers[o->peer].retry_us))
+			continue;
+		const int code = peer_send(d, o->peer, o->type, o->channel, 0, o->body, o->length, NULL, 0);
+		if (code == -ERR_LIMIT)
+			continue;
+		if (code == -ERR_CLOSED) {
+			peer_gone(d, o->peer); /* takes what is owed along */
+			continue;
+		}
+		d->peers[o->peer].owed--;
+		o->peer = NONE;
+	}
+	while (d->owed_count && d->owed[d->owed_first].peer == NONE) {
+		d->owed_first = (d->owed_first + 1) % OWED_MAX;
+		d->owed_count--;
+	}
+}
+
 void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_err *err)
 {
 	uint8_t body[512];
@@ -109,9 +155,7 @@ void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, cons
 	wire_writer_init(&w, body, sizeof body);
 	if (wire_write_reject(&w, &m) != 0)
 		return;
-	/* A peer that does not even take its refusals loses them: they belong to no call. */
-	if (peer_send(d, peer, WIRE_REJECT, channel, 0, body, w.length, NULL, 0) == -ERR_CLOSED)
-		peer_gone(d, peer);
+	peer_say(d, peer, WIRE_REJECT, channel, body, w.length);
 }
 
 void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code)
@@ -127,6 +171,13 @@ void peer_gone(struct daemon *d, uint32_t peer)
 	if (p->gone)
 		return;
 	p->gone = true;
+	for (uint32_t i = 0; p->owed && i < d->owed_count; i++) {
+		struct owed *o = &d->owed[(d->owed_first + i) % OWED_MAX];
+		if (o->peer != peer)
+			continue;
+		o->peer = NONE;
+		p->owed--;
+	}
 	for (uint32_t i = 0; i < d->options.calls; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE || c->peer != peer)

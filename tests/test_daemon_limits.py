@@ -208,6 +208,73 @@ def descriptors_run_out(wire):
         assert own.stop() == 0
 
 
+def notes_and_queue(wire):
+    """A long prompt is never silent; who waits is told the place and what is short."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "200000", "--note-ms", "50", "--turns", "2", "--chunk", "16",
+                 "--batch-rows", "16")
+    try:
+        w = Wire(own.endpoint)
+        arguments = {"tokens": True, "max_tokens": 500, "ignore_end": True}
+        channels = [w.begin("session.turn", arguments, pack(words(400)), sess=w.open()) for _ in range(3)]
+        states, ends = {}, {}
+        while len(ends) < 3:
+            type, channel, _, body, _ = w.receive()
+            if type == ar1.NOTE:
+                states.setdefault(channel, []).append(body)
+            elif type == END:
+                ends[channel] = body
+        queued = [n for n in states.get(channels[2], []) if n["state"] == "queued"]
+        assert queued and all(n["place"] >= 1 for n in queued) and any(n["short_by"] > 0 for n in queued), queued[:3]
+        assert all(n["done"] <= n["total"] for notes in states.values() for n in notes)
+        assert all(e["status"] in ("limit", "context_full") for e in ends.values()), ends
+        assert ends[channels[2]]["usage"]["queue_us"] > 0
+        never = w.turn(w.open(), words(1000), max_tokens=20).end
+        assert never["err"]["n"] == "no_pages" and never["err"]["asked"] > never["err"]["limit"] > 0, never
+    finally:
+        assert own.stop() == 0
+
+
+def config_file(wire):
+    folder = tempfile.mkdtemp(prefix="hf-")
+    path = f"{folder}/holdfast.conf"
+    with open(path, "w") as file:
+        file.write("# a comment\n\nturns = 3\n kv-memory = 300K \ntemplate = smollm2\ncalls-principal = 2\n")
+    own = Daemon(MODEL, "--config", path, "--turns", "2")
+    try:
+        w = Wire(own.endpoint)
+        assert w.welcome["limits"]["inflight"] == 2
+        assert w.ok("ledger.show")["r"]["accounts"]["device"]["free"] <= 300 * 1024
+    finally:
+        assert own.stop() == 0
+    for line, word in (("nonsense = 1", "no such option"), ("turns", "name = value"), ("turns = many", "number from")):
+        with open(path, "w") as file:
+            file.write(line + "\n")
+        p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--config", path], capture_output=True, text=True)
+        assert p.returncode == 2 and ":1:" in p.stderr and word in p.stderr, p
+
+
+def drain_deadline(wire):
+    """What does not finish in the drain's time ends as suspended; asked twice, the daemon goes at once."""
+    for twice in (False, True):
+        own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--drain-ms", "60000" if twice else "50")
+        w = Wire(own.endpoint)
+        w.begin("session.turn", {"tokens": True, "max_tokens": 100000, "ignore_end": True}, pack(words(3)), sess=w.open(), window=1)
+        w.expect(ar1.ACCEPTED)
+        own.process.send_signal(signal.SIGTERM)
+        if twice:
+            time.sleep(0.3)
+            start = time.time()
+            own.process.send_signal(signal.SIGTERM)
+        else:
+            message = w.expect(DATA, END)
+            while message[0] != END:
+                message = w.expect(DATA, END)
+            assert message[3]["status"] in ("suspended", "context_full", "limit"), message
+        code = own.process.wait(20 * ar1.SLOW)
+        assert code == 0 and (not twice or time.time() - start < 5 * ar1.SLOW), (code, own.words())
+        own.stop()
+
+
 def too_much(wire):
     """More work than there are pages: everyone waits in turn and everyone is answered."""
     sessions = [wire.open() for _ in range(12)]
@@ -272,9 +339,9 @@ def quiet_clients(daemon):
         time.sleep(2.5 * ar1.SLOW)  # now silent: first the stalled stream ends, then the peer is gone
         balanced(watcher)
         assert watcher.ok("session.show", sess=session)["r"]["state"] == "idle"
-        end = reader.expect(END, ar1.PONG)
+        end = reader.expect(END, DATA, PONG)
         while end[0] != END:
-            end = reader.expect(END, ar1.PONG)
+            end = reader.expect(END, DATA, PONG)
         assert end[1] == channel and end[3]["status"] in ("limit", "slow_consumer"), end
     finally:
         assert own.stop() == 0
@@ -347,6 +414,9 @@ daemon_rig.run(tap, daemon, wire, [
         ("mutated bodies do no harm", random_bytes),
         ("peers that speak no ZMTP do no harm", raw_sockets),
         ("descriptors run out", descriptors_run_out),
+        ("notes say what is done, and what is waited for", notes_and_queue),
+        ("the config file", config_file),
+        ("the drain has its deadline", drain_deadline),
         ("more turns than pages: all are answered, what was given up is told", too_much),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
