@@ -83,7 +83,9 @@ def run_shell(folder, commands, command):
     except subprocess.TimeoutExpired:
         os.killpg(child.pid, signal.SIGKILL)
         output, code = child.communicate()[0], "time-out"
-    return output[:RESULT_BYTES].decode(errors="replace") + f"(exit code {code})"
+    # Names in the folder, wherever it is: so that a session is the same again.
+    text = output.decode(errors="replace").replace(f"{folder}/", "")
+    return text[:RESULT_BYTES] + f"(exit code {code})"
 
 
 def read_file(folder, path):
@@ -102,6 +104,19 @@ def tool_run(folder, commands, call):
     if call.name == "read_file":
         return read_file(folder, arguments["path"])
     return run_shell(folder, commands, arguments["command"])
+
+
+def script_read(path):
+    try:
+        script = json.loads(path.read_text())
+        missing = [key for key in ("system", "files", "commands", "steps") if key not in script]
+    except OSError as error:
+        sys.exit(f"demo: the script cannot be read: {error.strerror}")
+    except (ValueError, TypeError):
+        sys.exit("demo: the script is not JSON")
+    if missing:
+        sys.exit(f"demo: the script lacks {', '.join(missing)}")
+    return script
 
 
 def scratch_make(script):
@@ -225,7 +240,7 @@ def main():
     parser.add_argument("--script", type=pathlib.Path)
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    script = json.loads(args.script.read_text()) if args.script else SCRIPT
+    script = script_read(args.script) if args.script else SCRIPT
     folder, home = scratch_make(script), tempfile.mkdtemp(prefix="hf-")
     process, client = daemon_start(args.daemon, args.model, home)
     try:

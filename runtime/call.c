@@ -120,7 +120,9 @@ uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const stru
 			slot = i;
 		mine += c->state != CALL_FREE && c->principal == principal;
 	}
-	if (slot == NONE || mine >= d->options.calls_principal)
+	/* Turns do not take the places of those who look or close. */
+	const uint64_t most = d->options.calls_principal * (method_is_turn(m->method) ? 1 : 2);
+	if (slot == NONE || mine >= most)
 		return NONE;
 	struct call *c = &d->calls[slot];
 	const struct call kept = *c;
@@ -419,6 +421,21 @@ static void note_send(struct daemon *d, struct call *c)
 		peer_gone(d, c->peer);
 }
 
+/* The END of a turn whose text is not read says so, beside what it says already. */
+static void end_slow(struct daemon *d, struct call *c)
+{
+	static struct wire_end end;
+	struct wire_writer w;
+	CHECK(wire_read_end(c->end_body, c->end_length, &d->wire, &end) == 0);
+	end.err = (struct wire_err){.code = ERR_SLOW_CONSUMER, .after_ms = WIRE_NONE, .used = c->sent_bytes,
+				    .asked = c->visible, .limit = c->window};
+	wire_writer_init(&w, d->out, d->out_max);
+	if (wire_write_end(&w, &end) != 0 || w.length > d->end_max)
+		return;
+	memcpy(c->end_body, w.at, w.length);
+	c->end_length = w.length;
+}
+
 uint64_t calls_tick(struct daemon *d)
 {
 	uint64_t next = UINT64_MAX;
@@ -456,6 +473,8 @@ uint64_t calls_tick(struct daemon *d)
 		   take that is gone. */
 		uint64_t stalled = c->progress_us + d->options.stall_ms * 1000;
 		if (d->now_us >= stalled && !c->dropped) {
+			if (c->end_length && c->sent_tokens < c->sampled)
+				end_slow(d, c);
 			c->dropped = true;
 			call_flush(d, i);
 			if (c->state == CALL_FREE || c->peer == NONE)

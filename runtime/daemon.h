@@ -321,6 +321,8 @@ struct granted {
 extern struct granted step_granted;
 
 /* methods.c: a CALL is dispatched, and the methods that only look. */
+/* A turn: its call may stay for long. */
+bool method_is_turn(uint8_t method);
 /* Why a call may not touch the session that it names; 0: it may, and c->session is set. */
 int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m);
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,

@@ -150,6 +150,12 @@ int endpoint_lock(struct daemon *d)
 	const char *path = path_of(d->options.listen);
 	if (!path)
 		return -ERR_BAD_ARG;
+	/* libzmq removes what stands there before it binds. */
+	struct stat st;
+	if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
+		log_say(LOG_ERROR, "%s is not a socket; say another --listen", path);
+		return -ERR_BAD_ARG;
+	}
 	TRY(folder_make(path));
 	return lock_take(d, path);
 }

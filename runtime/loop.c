@@ -16,8 +16,16 @@
 #include <unistd.h>
 #include <zmq.h>
 
-enum { MESSAGES_PER_TURN = 64, PARTS_MAX = 4, SLEEP_MS_MAX = 60000, LINGER_MS = 1000, DRAIN_STUCK_MS = 5000,
-       AUDIT_EVERY_MS = 1000, OWED_RETRY_US = 10000 };
+enum {
+	MESSAGES_PER_TURN = 64,
+	MESSAGES_US = 4000, /* after so long the others have their turn */
+	PARTS_MAX = 4,
+	SLEEP_MS_MAX = 60000,
+	LINGER_MS = 1000,
+	DRAIN_STUCK_MS = 5000,
+	AUDIT_EVERY_MS = 1000,
+	OWED_RETRY_US = 10000
+};
 
 /* One message: routing id, header, body, maybe a blob. */
 struct parts {
@@ -233,6 +241,9 @@ static bool messages_take(struct daemon *d)
 			return false;
 		parts_do(d, &p);
 		parts_close(&p);
+		/* Costly ones share the loop with streams and with other peers. */
+		if (clock_us() - d->now_us > MESSAGES_US)
+			break;
 	}
 	return true;
 }
@@ -430,6 +441,21 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	audit(d);
 }
 
+/* The device or the log is lost: who waits for an END gets one. */
+static void all_fail(struct daemon *d)
+{
+	const int code = d->store && store_failed(d->store) ? ERR_AUDIT_STALLED : ERR_INTERNAL;
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (c->state != CALL_RUNNING && c->state != CALL_DEFERRED)
+			continue;
+		c->state = CALL_ENDED;
+		c->dropped = true;
+		call_fail(d, i, code);
+	}
+	calls_flush(d);
+}
+
 int loop_run(struct daemon *d)
 {
 	bool more = false;
@@ -446,6 +472,8 @@ int loop_run(struct daemon *d)
 			if (d->store && fired[i].data.fd == store_fd(d->store))
 				fd_drain(fired[i].data.fd);
 	}
+	if (d->failed)
+		all_fail(d);
 	close(d->epoll);
 	return d->failed ? -ERR_INTERNAL : 0;
 }

@@ -189,7 +189,7 @@ static void pages_show(struct daemon *d, uint32_t call, const struct wire_call *
 static void model_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	static const char *const kvs[] = {"fp8", "int8", "bf16", "f32"};
-	static const char *const acts[] = {"auto", "f32", "bf16", "i8", "i8row"};
+	static const char *const acts[] = {"auto", "f32", "bf16", "i8", "i8-row"};
 	const struct arch *a = &d->model->arch;
 	const struct ops *ops = forward_ops(d->forward);
 	struct device *device = forward_device(d->forward);
@@ -338,6 +338,11 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_HEALTH] = {health, false, false},
 	[METHOD_METRICS] = {metrics, false, false},
 };
+
+bool method_is_turn(uint8_t method)
+{
+	return method == METHOD_SESSION_TURN || method == METHOD_SESSION_CONTINUE;
+}
 
 int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m)
 {

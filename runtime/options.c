@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "clients/wire.h"
@@ -45,7 +46,7 @@ static const struct entry table[] = {
 	FLAG("json", json, "with --check: as JSON"),
 	CHOICE("kv", kv, "fp8|int8|bf16|f32", "fp8", "precision of the KV pages"),
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
-	CHOICE("act", act, "auto|f32|bf16|i8|i8row", "auto", "precision of activations in matmuls"),
+	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),
 	CHOICE("log", log, "error|notice|debug", "notice", "how much is said on stderr"),
 	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
@@ -194,7 +195,13 @@ static char *trim(char *text)
 
 static int config_read(const char *path, struct options *out)
 {
+	struct stat st;
 	FILE *file = fopen(path, "re");
+	if (file && (fstat(fileno(file), &st) != 0 || S_ISDIR(st.st_mode))) {
+		fprintf(stderr, "holdfastd: the config file %s is a folder\n", path);
+		fclose(file);
+		return 1;
+	}
 	if (!file) {
 		fprintf(stderr, "holdfastd: the config file %s cannot be read: %s\n", path, strerror(errno));
 		return 1;

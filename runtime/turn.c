@@ -122,6 +122,15 @@ static void sampling_take(struct call *c, const struct wire_sampling *from)
 	}
 }
 
+/* What may be sampled when the client names no limit: to the context's end, or to what all pages hold
+   (the last token needs none). */
+static uint32_t output_most(const struct daemon *d, uint32_t prompt)
+{
+	const uint64_t slab = (uint64_t)d->limits.group[0].page_count[PLACE_DEVICE] * d->limits.page_tokens;
+	const uint32_t left = d->limits.context_tokens - prompt;
+	return slab <= prompt || slab - prompt + 1 >= left ? left : (uint32_t)(slab - prompt + 1);
+}
+
 static void undo_take(struct daemon *d, uint32_t call, uint32_t cut)
 {
 	const struct session *s = &d->sessions[d->calls[call].session];
@@ -172,9 +181,10 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	s->history += add->count;
 	s->state = add->state;
 	s->call = call;
-	const uint32_t left = d->limits.context_tokens - s->history;
-	const uint32_t output_max = a->sampling.max_tokens && a->sampling.max_tokens < left
-					    ? a->sampling.max_tokens : left;
+	const uint32_t left = output_most(d, s->history);
+	const uint32_t asked = a->sampling.max_tokens;
+	const uint32_t output_max =
+		asked && asked < d->limits.context_tokens - s->history ? asked : left;
 	c->state = CALL_RUNNING;
 	c->prompt = s->history;
 	c->keep = add->keep;
@@ -214,12 +224,16 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		code = ERR_SESSION_BUSY;
 	else if (a->tool_choice == TOOL_REQUIRED && !s->form)
 		code = ERR_BAD_ARG;
-	else if (s->mark_count == d->options.session_turns)
-		code = ERR_LIMIT;
 	else
 		code = bias_check(d, &d->message.a.sampling);
 	if (code) {
 		call_fail(d, call, code);
+		return;
+	}
+	if (s->mark_count == d->options.session_turns) {
+		const struct wire_err err = {.code = ERR_LIMIT, .retry = "no", .after_ms = WIRE_NONE,
+					     .used = s->mark_count, .asked = 1, .limit = d->options.session_turns};
+		call_fail_numbers(d, call, &err);
 		return;
 	}
 	if (s->call != NONE) {

@@ -275,6 +275,43 @@ def drain_deadline(wire):
         own.stop()
 
 
+def nobody_locks_others_out(wire):
+    """Unread turns leave places for those who look; costly calls of one peer leave the loop to others; no file is lost."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--calls-principal", "4", "--stall-ms", "1000")
+    try:
+        holder, other = Wire(own.endpoint), Wire(own.endpoint)
+        arguments = {"tokens": True, "max_tokens": 3, "ignore_end": True}
+        channels = [holder.begin("session.turn", arguments, pack(words(3)), sess=holder.open(), window=0) for _ in range(4)]
+        time.sleep(0.2)
+        assert other.ok("health")["r"]["state"] == "serving"
+        try:
+            other.turn(other.open(), words(3), max_tokens=1)
+            raise AssertionError("a fifth turn was taken")
+        except Refused as refused:
+            assert refused.name == "limit"
+        ends = {}
+        while len(ends) < 4:
+            type, channel, _, body, _ = holder.receive()
+            if type == END:
+                ends[channel] = body
+        # What was not read is said, beside what the turn came to.
+        assert sorted(ends) == channels and all(e["status"] == "limit" and e["err"]["n"] == "slow_consumer" and
+                                                e["usage"]["sampled"] == 3 for e in ends.values()), ends
+        for _ in range(8):
+            holder.begin("tokenize", {"special": False}, os.urandom(100000).hex().encode() * 5)
+        start = time.time()
+        assert other.ok("health")["r"]["state"] == "serving"
+        assert time.time() - start < 5 * ar1.SLOW
+    finally:
+        assert own.stop() == 0
+    folder = tempfile.mkdtemp(prefix="hf-")
+    with open(f"{folder}/precious", "w") as file:
+        file.write("kept")
+    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--template", "smollm2", "--listen", f"ipc://{folder}/precious",
+                        "--state", f"{folder}/s"], capture_output=True, text=True)
+    assert p.returncode == 1 and "not a socket" in p.stderr and open(f"{folder}/precious").read() == "kept", p
+
+
 def too_much(wire):
     """More work than there are pages: everyone waits in turn and everyone is answered."""
     sessions = [wire.open() for _ in range(12)]
@@ -414,6 +451,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("mutated bodies do no harm", random_bytes),
         ("peers that speak no ZMTP do no harm", raw_sockets),
         ("descriptors run out", descriptors_run_out),
+        ("nobody locks others out", nobody_locks_others_out),
         ("notes say what is done, and what is waited for", notes_and_queue),
         ("the config file", config_file),
         ("the drain has its deadline", drain_deadline),
