@@ -16,8 +16,8 @@ MODEL = os.environ.get("HOLDFAST_MODEL", "")
 PROGRAM = os.path.join(BUILD, "holdfastd")
 TEXT = os.path.join(SOURCE, "tests", "data", "eval-head.txt")
 
-# kv_precision.py's Model.window_logprobs with unchanged K and V over the first two windows of 1,024 ids of the
-# text: mean negative log-probability of ids 512 .. 1023 of each, 1.5495171 (1.4860356 and 1.6129983).
+# kv_precision.py's Model.window_logprobs(ids, lambda layer, k, v: (k, v)) over the first two windows of 1,024 ids
+# of the text: mean negative log-probability of ids 512 .. 1023 of each, 1.5495171 (1.4860356 and 1.6129983).
 NLL = 1.5495171
 # Promised divergence, in thousandths: 1.3 times what that implementation measured, near and at 7,000.
 BOUND = {("fp8", 0): 1.3 * 8.2, ("fp8", 7000): 1.3 * 15.3, ("int8", 0): 1.3 * 0.82, ("int8", 7000): 1.3 * 0.64}
