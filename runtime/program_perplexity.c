@@ -29,7 +29,7 @@ struct perplexity {
 	struct run run, other; /* other: the plan to compare with */
 	float *row, *other_row;
 	/* Results. */
-	double nll;
+	double nll, other_nll;
 	uint32_t scored, same;
 	double *divergence; /* per scored token */
 };
@@ -72,6 +72,7 @@ static int row_score(struct perplexity *p, uint32_t sample, uint32_t target)
 		}
 		p->divergence[p->scored] = sum;
 		p->same += largest == other_largest;
+		p->other_nll += other - p->other_row[target];
 	}
 	p->scored++;
 	return 0;
@@ -139,20 +140,21 @@ static void print_results(struct perplexity *p)
 		qsort(p->divergence, p->scored, sizeof *p->divergence, compare_doubles);
 		p99 = p->divergence[(uint32_t)(0.99 * (p->scored - 1) + 0.5)];
 	}
-	const double same = (double)p->same / p->scored;
+	const double same = (double)p->same / p->scored, other = p->other_nll / p->scored;
 	if (p->json) {
 		printf("{\"tokens\":%u,\"nll\":%.9g,\"perplexity\":%.9g", p->scored, nll, exp(nll));
 		if (p->against != KV_NONE)
-			printf(",\"kl_mean\":%.6g,\"kl_p99\":%.6g,\"same_top1\":%.6g", mean, p99,
-			       same);
+			printf(",\"kl_mean\":%.6g,\"kl_p99\":%.6g,\"same_top1\":%.6g"
+			       ",\"against_nll\":%.9g,\"against_perplexity\":%.9g",
+			       mean, p99, same, other, exp(other));
 		printf("}\n");
 		return;
 	}
 	printf("tokens scored   %u\nnll             %.5f\nperplexity      %.4f\n", p->scored, nll,
 	       exp(nll));
 	if (p->against != KV_NONE)
-		printf("KL mean         %.6f\nKL 99 %%         %.6f\nsame first      %.4f\n", mean,
-		       p99, same);
+		printf("KL mean         %.6f\nKL 99 %%         %.6f\nsame first      %.4f\n"
+		       "the other's     %.4f\n", mean, p99, same, exp(other));
 }
 
 static int text_read(struct perplexity *p)

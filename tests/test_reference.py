@@ -79,21 +79,28 @@ def check_logits(cases, what, *options):
     report(good and worst < TOP_TOLERANCE, what, f"largest difference of a logit: {worst:.5f}")
 
 
-def check_perplexity(what, tolerance, *options):
-    found = run("perplexity", MODEL, "--text", TEXT, "--windows", "2", "--json", *options)
-    apart = abs(found["nll"] - NLL)
-    report(found["tokens"] == 1024 and apart < tolerance, what, f"nll {found['nll']:.5f}, reference {NLL:.5f}")
+def check_default():
+    # Over 19 windows (tests/bench/quality.py) the default path is within 1 %. Two windows carry more noise:
+    # with f32 activations, nearer to the reference, fp8 KV alone moves these two by 1.9 %.
+    found = run("perplexity", MODEL, "--text", TEXT, "--windows", "2", "--json")
+    report(found["tokens"] == 1024 and abs(found["nll"] - NLL) < 0.015, "perplexity of the default path",
+           f"nll {found['nll']:.5f}, reference {NLL:.5f}")
 
 
 def check_divergence(kv, shift):
     # A few tokens make up most of what fp8 costs, so its smaller figure takes two windows.
-    windows = 2 if (kv, shift) == ("fp8", 0) else 1
+    near_fp8 = (kv, shift) == ("fp8", 0)
+    windows = 2 if near_fp8 else 1
     found = run("perplexity", MODEL, "--text", TEXT, "--windows", str(windows), "--json", "--kv", kv,
                 "--against", "f32", "--shift", str(shift))
     mean = 1e3 * found["kl_mean"]
     good = found["tokens"] == 512 * windows and 0 < mean < BOUND[kv, shift] and found["same_top1"] > 0.9
     report(good and found["kl_p99"] > found["kl_mean"], f"what {kv} costs at position {shift}",
            f"KL {mean:.3f}e-3, at most {BOUND[kv, shift]:.3f}e-3; same first {found['same_top1']:.4f}")
+    if near_fp8:
+        # What it is compared with is f32 KV and activations: the reference's own plan, on the same windows.
+        report(abs(found["against_nll"] - NLL) < 0.0005, "perplexity with f32 KV and activations",
+               f"nll {found['against_nll']:.5f}, reference {NLL:.5f}")
 
 
 def sanitized(cases):
@@ -117,8 +124,7 @@ def main():
     long = [c for c in cases if len(c["tokens"]) >= 300]
     check_logits(short, "logits of the scalar path", "--isa", "scalar")
     check_logits(long, "logits of the fastest path with f32 activations", "--act", "f32", "--chunk", "100")
-    check_perplexity("perplexity with f32 KV and activations", 0.0005, "--kv", "f32", "--act", "f32")
-    check_perplexity("perplexity of the default path", 0.015)
+    check_default()
     for kv, shift in BOUND:
         check_divergence(kv, shift)
     print(f"1..{count}")
