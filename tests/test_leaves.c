@@ -602,7 +602,7 @@ static void attend_case(int kv, uint32_t head, uint32_t heads, uint32_t page_tok
    sanitizers the same code on fewer rows and tokens will do. */
 static void attention_heads(void)
 {
-	const bool sanitized = getenv("HOLDFAST_SANITIZED") != NULL;
+	const int sanitized = getenv("HOLDFAST_SANITIZED") != NULL;
 	for (int kv = KV_FP8; kv <= KV_F32; kv++)
 		for (uint32_t heads = 1; heads <= 9; heads++)
 			for (uint32_t head = 32; head <= 128; head += 32)
