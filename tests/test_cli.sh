@@ -2,25 +2,8 @@
 # The command line against a daemon without a model: what goes to stdout, what to stderr, and the
 # exit codes. Method: run each command, compare.
 set -u
-: "${BUILDDIR:=.}"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-cli-XXXXXX") || exit 99
-HOLDFAST_ENDPOINT="ipc://$dir/s"
-export HOLDFAST_ENDPOINT
-fifo="$dir/in"
-mkfifo "$fifo"
-"$BUILDDIR/tests/fake_daemon" "$HOLDFAST_ENDPOINT" 200 <"$fifo" >"$dir/ready" &
-daemon=$!
-exec 9>"$fifo"
-trap 'exec 9>&-; kill $daemon 2>/dev/null; rm -rf "$dir"' EXIT
-i=0
-while [ $i -lt 300 ]; do
-	grep -q ready "$dir/ready" && break
-	i=$((i + 1))
-	sleep 0.1
-done
+. "${SRCDIR:=.}/tests/fake_start.sh"
 
-count=0
-bad=0
 id=000102030405060708090a0b0c0d0e0f
 
 # run EXIT ARGS…: leaves stdout and stderr in files, and whether the exit code was right.
@@ -38,10 +21,6 @@ out() { grep -qF -- "$1" "$dir/out" || { echo "# stdout lacks: $1"; sed 's/^/# /
 err() { grep -qF -- "$1" "$dir/err" || { echo "# stderr lacks: $1"; sed 's/^/# /' "$dir/err"; return 1; }; }
 only() { [ "$(cat "$dir/out")" = "$1" ] || { echo "# stdout is not: $1"; sed 's/^/# /' "$dir/out"; return 1; }; }
 silent() { [ ! -s "$dir/$1" ] || { echo "# $1 is not empty"; sed 's/^/# /' "$dir/$1"; return 1; }; }
-check() {
-	count=$((count + 1))
-	if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; bad=1; fi
-}
 
 run 0 --help && out 'chat' && out 'HOLDFAST_ENDPOINT' && out 'XDG_RUNTIME_DIR' && silent err
 check $? "help names the commands and the endpoint"

@@ -11,7 +11,7 @@ import time
 import ar1
 import daemon_rig
 from ar1 import CANCEL, DATA, END, REJECT, WINDOW, Tap, Wire, pack
-from daemon_rig import unsanitary, CONTEXT, RANDOM, words, balanced, same
+from daemon_rig import CONTEXT, RANDOM, words, balanced, left_clean, same
 
 
 def continued_is_recomputed(wire):
@@ -335,11 +335,6 @@ def superseded_in_a_burst(wire):
     assert ends[closing]["status"] == "ok" and ends[opening]["status"] == "ok"
     assert wire.ok("session.show", sess=ends[opening]["sess"])["r"]["history"] == 0
     balanced(wire)
-
-
-def left_clean(daemon):
-    assert daemon.stop(keep=True) == 0
-    unsanitary(daemon.words())
 
 
 daemon = daemon_rig.start()

@@ -10,7 +10,7 @@ import ar1
 import daemon_rig
 from ar1 import (BUILD, CALL, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WINDOW, Daemon, Refused, Tap,
     Wire, msgpack, pack)
-from daemon_rig import CONTEXT, MODEL, RANDOM, words, balanced, same, unsanitary
+from daemon_rig import CONTEXT, MODEL, RANDOM, words, await_message, balanced, left_clean, same, unsanitary
 
 
 def context_full(wire):
@@ -360,26 +360,35 @@ def idle_costs_nothing(daemon):
 
 
 def quiet_clients(daemon):
-    """A reader that only listens lives on; one that is silent for three heartbeats and the stall time is let go."""
+    """A reader that takes no text is told so after the stall time, whatever its turn had come to; then it is let go."""
     own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--heartbeat-ms", "100", "--stall-ms", "700",
-                 "--note-ms", "50")
+                 "--note-ms", "50", "--stream-bytes", "1024")
     try:
         watcher, reader = Wire(own.endpoint), Wire(own.endpoint)
+        # More text than may lie unread: the turn pauses, and ends where it paused.
         session = reader.open()
-        channel = reader.begin("session.turn", {"tokens": True, "max_tokens": 400, "ignore_end": True}, pack(words(20)),
-                               sess=session, window=1)
+        arguments = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+        channel = reader.begin("session.turn", arguments, pack(words(20)), sess=session, window=1)
         reader.expect(ar1.ACCEPTED)
         for i in range(20 * ar1.SLOW):  # well beyond what silence is allowed, but pinging
             time.sleep(0.1)
             reader.send(PING, 0, {"t": i})
         assert watcher.ok("session.list")["r"][0]["sess"] == session
-        time.sleep(2.5 * ar1.SLOW)  # now silent: first the stalled stream ends, then the peer is gone
+        end = await_message(reader, END, channel)
+        assert end["status"] == "slow_consumer" and end["err"]["n"] == "slow_consumer", end
+        assert 0 < end["usage"]["sampled"] < 900, end
+        # Less: the turn had ended before anybody could know, and keeps its own status.
+        channel = reader.begin("session.turn", {**arguments, "max_tokens": 5}, pack(words(3)), sess=session, window=0)
+        await_message(reader, ar1.ACCEPTED, channel)
+        start = time.time()
+        end = await_message(reader, END, channel)
+        assert end["status"] == "limit" and end["err"]["n"] == "slow_consumer" and end["usage"]["sampled"] == 5, end
+        assert time.time() - start >= 0.5
+        # Silent with a turn that does not end by itself: gone with it.
+        await_message(reader, ar1.ACCEPTED, reader.begin("session.turn", arguments, pack(words(20)), sess=session, window=1))
+        time.sleep(2.5 * ar1.SLOW)
         balanced(watcher)
         assert watcher.ok("session.show", sess=session)["r"]["state"] == "idle"
-        end = reader.expect(END, DATA, PONG)
-        while end[0] != END:
-            end = reader.expect(END, DATA, PONG)
-        assert end[1] == channel and end[3]["status"] in ("limit", "slow_consumer"), end
     finally:
         assert own.stop() == 0
 
@@ -428,11 +437,6 @@ def drain(daemon, wire):
     assert ends[channel]["status"] == "limit" and ends[channel]["usage"]["sampled"] == 300, ends
     assert ends[late]["err"]["n"] == "draining", ends
     assert daemon.process.wait(20 * ar1.SLOW) == 0, daemon.words()
-
-
-def left_clean(daemon):
-    assert daemon.stop(keep=True) == 0
-    unsanitary(daemon.words())
 
 
 daemon = daemon_rig.start()
