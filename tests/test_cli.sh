@@ -26,6 +26,9 @@ run 0 --help && out 'chat' && out 'HOLDFAST_ENDPOINT' && out 'XDG_RUNTIME_DIR' &
 check $? "help names the commands and the endpoint"
 run 0 turn --help && out '--max-tokens' && out '--endpoint' && silent err
 check $? "help of a command names its options"
+run 0 show --help && out 'in place of the word ID' && ! grep -q 'closed at the end' "$dir/out" &&
+	run 0 chat --help && out 'closed at the end'
+check $? "--session is what it is in each command"
 run 0 --version && out 'holdfast 0'
 check $? "version"
 run 2 && err 'a command is needed' && silent out && run 2 frobnicate && err 'no such command' &&
@@ -64,6 +67,9 @@ check $? "a deadline"
 run 1 turn --session $id --message 'x' --temperature 200 && err 'out_of_range'
 check $? "a value that the protocol does not allow"
 
+run 1 turn --session $id --message 'error 404' && err '(100 used, 200 asked, 256 is the limit)' &&
+	printf 'error 404\n' | run 1 chat && err '(100 used, 200 asked, 256 is the limit)'
+check $? "a refusal's numbers, in turn and chat"
 printf 'one\n\ntool\nthe result\n/quit\nnever\n' | run 0 chat && out 'You said: one' &&
 	out 'The tool says the result' && ! grep -q never "$dir/out"
 check $? "a chat of two turns with a tool"
@@ -99,6 +105,26 @@ check $? "a full disk behind stdout: exit 1"
 "$BUILDDIR/holdfast" turn --session $id --message 'echo 100000' 2>"$dir/err" 9>&- | head -c 10 >"$dir/out"
 only abcdefghij
 check $? "a reader that goes away"
+for command in pages "turn --session $id --message hello" "chat --session $id"; do
+	# shellcheck disable=SC2086
+	(echo hello | "$BUILDDIR/holdfast" $command 2>"$dir/err" 9>&-; echo $? >"$dir/code") | exec 0<&-
+	[ "$(cat "$dir/code")" = 141 ] && ! grep -q 'cannot be written' "$dir/err" ||
+		{ echo "# $command: exit $(cat "$dir/code")"; sed 's/^/# /' "$dir/err"; break; }
+done
+check $? "it is no reason for words, and the exit code is that of other tools"
+for signal in 2 15; do
+	"$BUILDDIR/holdfast" turn --message hang >"$dir/out" 2>"$dir/err" 9>&- &
+	i=0
+	while [ $i -lt 100 ] && ! grep -q begun "$dir/out"; do
+		i=$((i + 1))
+		sleep 0.1
+	done
+	kill -$signal $!
+	wait $!
+	got=$?
+	[ $got = $((128 + signal)) ] && err '[cancelled' || { echo "# signal $signal: exit $got"; break; }
+done
+check $? "a signal cancels the turn and is the exit code"
 
 if command -v script >/dev/null 2>&1; then
 	script -qec "'$BUILDDIR/holdfast' turn --session $id --message escape" /dev/null \

@@ -256,6 +256,13 @@ def messages_and_tools(wire):
     end = wire.call("session.turn", {"messages": [{"role": "user", "content": "x"}], "tool_choice": "required"},
                     sess=wire.open("smollm2")).end
     assert end["err"]["n"] == "bad_arg"
+    # A name that no call could have is refused at once, also behind a tool of which no form can be made.
+    strange = '{"name": "x", "parameters": {"properties": {"p": {"type": "object"}}, "required": ["p"]}}'
+    wire.ok("session.open", {"template": "smollm2", "tools": [strange]})
+    for name in ('""', r'"a\"b"', '"%s"' % ("n" * 65), "7"):
+        end = wire.call("session.open", {"template": "smollm2", "tools": [strange, '{"name": %s}' % name]}).end
+        assert end["status"] == "error" and end["err"]["n"] == "bad_arg", (name, end)
+    wire.ok("session.open", {"template": "smollm2", "tools": ['{"name": "%s"}' % ("n" * 64)]})
 
 
 def tool_result_is_recomputed(wire):

@@ -416,6 +416,16 @@ def wrong_starts(daemon):
     code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory",
                       "40000G", "--kv", "f32", "--sessions", "100000")
     assert code != 0 and len(lines) >= 1, (code, lines)
+    code, lines = run("--model", MODEL, "--state", "")
+    assert code == 2 and lines == ["holdfastd: --state is empty"], (code, lines)
+    assert run("--model=", "--state", f"{other}/s")[0] == 2
+    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/none/x.sock", "--state", f"{other}/s")
+    assert code == 1 and "does not exist" in lines[-1] and not os.path.exists(f"{other}/none"), (code, lines)
+    code, lines = run("perplexity", MODEL, "--text", other)
+    assert code == 1 and lines == [f"holdfastd: perplexity: {other}: is a folder"], (code, lines)
+    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--kv-memory", "600000"], capture_output=True, text=True)
+    (planned,) = [line.split()[2] for line in p.stdout.splitlines() if line.startswith("KV")]
+    assert f"KV {planned} MiB" in daemon.words(), (planned, daemon.words())
     p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--json"], capture_output=True, text=True)
     assert p.returncode == 0 and '"kv_bytes"' in p.stdout, p
 
