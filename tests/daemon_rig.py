@@ -62,6 +62,11 @@ def start():
                   "--drain-ms", str(10000 * ar1.SLOW))
 
 
+def narrow(*options):
+    """A daemon of its own in which a turn that nobody reads soon waits, and waits long."""
+    return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--stream-bytes", "1024", "--note-ms", "50", *options)
+
+
 def run(tap, daemon, wire, tests):
     for what, test in tests:
         tap.run(what, test, wire)

@@ -74,13 +74,19 @@ def extremes_harm_no_neighbour(wire):
 
 
 def deadline(wire):
-    session = wire.open()
-    end = wire.call("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(20)), sess=session,
-                    deadline_ms=30).end
-    assert end["status"] in ("deadline", "limit"), end
-    if end["status"] == "deadline":
-        assert end["err"]["n"] == "deadline" and end["usage"]["sampled"] < 900
-    balanced(wire)
+    own = daemon_rig.narrow()
+    try:
+        w = Wire(own.endpoint)
+        channel = w.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(20)), sess=w.open(),
+                          window=1, deadline_ms=200)
+        op = await_message(w, ar1.ACCEPTED, channel)["op"]
+        time.sleep(0.4)
+        w.send(WINDOW, 0, {"op": op, "max_off": 1 << 20})
+        end = await_message(w, END, channel)
+        assert end["status"] == "deadline" and end["err"]["n"] == "deadline" and end["usage"]["sampled"] < 900, end
+        balanced(w)
+    finally:
+        assert own.stop() == 0
 
 
 def cancelled_without_credit(wire):
@@ -256,9 +262,9 @@ def config_file(wire):
 def drain_deadline(wire):
     """What does not finish in the drain's time ends as suspended; asked twice, the daemon goes at once."""
     for twice in (False, True):
-        own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--drain-ms", "60000" if twice else "50")
+        own = daemon_rig.narrow("--drain-ms", "60000" if twice else "50")
         w = Wire(own.endpoint)
-        w.begin("session.turn", {"tokens": True, "max_tokens": 100000, "ignore_end": True}, pack(words(3)), sess=w.open(), window=1)
+        channel = w.begin("session.turn", {"tokens": True, "max_tokens": 100000, "ignore_end": True}, pack(words(3)), sess=w.open(), window=1)
         w.expect(ar1.ACCEPTED)
         own.process.send_signal(signal.SIGTERM)
         if twice:
@@ -266,10 +272,8 @@ def drain_deadline(wire):
             start = time.time()
             own.process.send_signal(signal.SIGTERM)
         else:
-            message = w.expect(DATA, END)
-            while message[0] != END:
-                message = w.expect(DATA, END)
-            assert message[3]["status"] in ("suspended", "context_full", "limit"), message
+            end = await_message(w, END, channel)
+            assert end["status"] == "suspended" and end["usage"]["sampled"] < 900, end
         code = own.process.wait(20 * ar1.SLOW)
         assert code == 0 and (not twice or time.time() - start < 5 * ar1.SLOW), (code, own.words())
         own.stop()
@@ -393,6 +397,27 @@ def quiet_clients(daemon):
         assert own.stop() == 0
 
 
+def silent_in_the_queue(daemon):
+    """Who waits, takes notes and says nothing at all for three heartbeats and the stall time is gone, and so is the turn."""
+    own = daemon_rig.narrow("--turns", "1", "--heartbeat-ms", "100", "--stall-ms", "700")
+    try:
+        reader, silent, watcher = Wire(own.endpoint), Wire(own.endpoint), Wire(own.endpoint)
+        arguments = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+        channel = reader.begin("session.turn", arguments, pack(words(20)), sess=reader.open(), window=1)
+        op = await_message(reader, ar1.ACCEPTED, channel)["op"]
+        await_message(silent, ar1.ACCEPTED, silent.begin("session.turn", arguments, pack(words(20)), sess=silent.open()))
+        assert watcher.ok("health")["r"]["turns_waiting"] == 1
+        granted, deadline = 1, time.time() + 8 * ar1.SLOW
+        while watcher.ok("health")["r"]["turns_waiting"] and time.time() < deadline:
+            granted += 8  # slow, but it reads: its turn goes on
+            reader.send(WINDOW, 0, {"op": op, "max_off": granted})
+            time.sleep(0.05)
+        health = watcher.ok("health")["r"]
+        assert health["turns_waiting"] == 0 and health["turns_running"] == 1, health
+    finally:
+        assert own.stop() == 0
+
+
 def wrong_starts(daemon):
     def run(*arguments):
         p = subprocess.run([f"{BUILD}/holdfastd", *arguments], capture_output=True, text=True, timeout=60 * ar1.SLOW)
@@ -472,6 +497,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("more turns than pages: all are answered, what was given up is told", too_much),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
+tap.run("who is silent in the queue is let go", silent_in_the_queue, daemon)
 tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
 tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)
 tap.run("SIGTERM drains: running turns finish, new ones are refused", drain, daemon, wire)
