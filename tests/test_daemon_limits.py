@@ -312,7 +312,7 @@ def nobody_locks_others_out(wire):
     with open(f"{folder}/precious", "w") as file:
         file.write("kept")
     p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--template", "smollm2", "--listen", f"ipc://{folder}/precious",
-                        "--state", f"{folder}/s"], capture_output=True, text=True)
+                        "--state", f"{folder}/s"], capture_output=True, text=True, timeout=60 * ar1.SLOW)
     assert p.returncode == 1 and "not a socket" in p.stderr and open(f"{folder}/precious").read() == "kept", p
 
 
