@@ -8,6 +8,11 @@
  * a signal handler. Functions return 0 or a negative code: that of the daemon's error (-404 is
  * context_full), or one of the library's own, from 700. hf_name and hf_text say both in words.
  *
+ * A daemon that is not there is told apart by when that shows: no_file or closed, nobody listens;
+ * timeout, HELLO was not answered, or a cancelled call did not end; closed, a daemon that had said
+ * WELCOME takes nothing any more or is silent to three pings. closed says nothing about the call
+ * that was under way: it may have run.
+ *
  * Each call takes a struct hf_end and fills it whatever happens; free it with hf_end_free. It owns
  * its memory and outlives the handle. Strings are UTF-8 and end with NUL; those that are passed in
  * are only borrowed for the call. The library installs no signal handler and ends no process, and

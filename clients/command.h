@@ -8,7 +8,8 @@
 #include "clients/client.h"
 #include "clients/wire.h"
 
-enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LATER = 3 };
+enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_USAGE = 2, EXIT_LATER = 3,
+	EXIT_SIGNAL = 128 /* and its number, as shells say it */ };
 enum { LIST_MAX = 64 };
 
 /* What the command line said. */

@@ -5,6 +5,7 @@
 
 #include <errno.h>
 #include <getopt.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,11 +27,20 @@ int say_usage(const struct said *o, const char *what)
 
 int say_error(const struct said *o, int code, const struct hf_end *end)
 {
+	const struct { const char *form; uint64_t n; } numbers[] = {
+		{"%llu used", end ? end->used : HF_NONE}, {"%llu asked", end ? end->asked : HF_NONE},
+		{"%llu is the limit", end ? end->limit : HF_NONE},
+	};
+	const char *between = " (";
 	fprintf(stderr, "holdfast: %s: %s: %s", o->command, hf_name(code), hf_text(code));
-	if (end && end->limit != HF_NONE && end->used != HF_NONE && end->asked != HF_NONE)
-		fprintf(stderr, " (%llu used, %llu asked, %llu is the limit)",
-			(unsigned long long)end->used, (unsigned long long)end->asked,
-			(unsigned long long)end->limit);
+	for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; i++)
+		if (numbers[i].n != HF_NONE) {
+			fputs(between, stderr);
+			fprintf(stderr, numbers[i].form, (unsigned long long)numbers[i].n);
+			between = ", ";
+		}
+	if (between[0] == ',')
+		fputc(')', stderr);
 	if (end && end->after_ms != HF_NONE)
 		fprintf(stderr, ", try again in %llu ms", (unsigned long long)end->after_ms);
 	fputc('\n', stderr);
@@ -252,7 +262,9 @@ static void print_options(const char *letters)
 			continue;
 		snprintf(left, sizeof left, "--%s%s%s", e->name, e->value ? " " : "",
 			e->value ? e->value : "");
-		printf("  %-20s %s\n", left, e->help);
+		/* Only what takes --keep makes sessions; elsewhere it is another way to say ID. */
+		printf("  %-20s %s\n", left, e->letter == 'S' && !strchr(letters, 'k') ?
+			"the session, in place of the word ID" : e->help);
 	}
 }
 
@@ -272,7 +284,8 @@ static int print_help(const struct command *c)
 	print_options(options_of_all);
 	printf("\nThe endpoint is --endpoint, else $HOLDFAST_ENDPOINT, else\n"
 		"ipc://${XDG_RUNTIME_DIR:-/tmp/holdfast-UID}/holdfast.sock\n"
-		"Exit codes: 0 done, 1 failed, 2 used wrongly, 3 not now: try again.\n");
+		"Exit codes: 0 done, 1 failed, 2 used wrongly, 3 not now: try again;\n"
+		"128 and the signal's number: ended by it.\n");
 	return EXIT_DONE;
 }
 
@@ -412,6 +425,13 @@ static const char *command_word(int argc, char **argv)
 	return NULL;
 }
 
+/* A pipe of which nobody holds the other end: as with other tools, no reason for words. */
+static bool reader_gone(void)
+{
+	struct pollfd p = {.fd = 1, .events = POLLOUT};
+	return poll(&p, 1, 0) == 1 && (p.revents & POLLERR) != 0;
+}
+
 int main(int argc, char **argv)
 {
 	struct said o = {.to_tokens = HF_NONE, .to_turn = HF_NONE, .count = WIRE_COUNT_DEFAULT};
@@ -429,13 +449,15 @@ int main(int argc, char **argv)
 	o.word_count = argc - optind;
 	if (o.word_count > c->words)
 		return say_usage(&o, "too many words");
-	/* A reader that goes away is an error to be seen, not a death. */
+	/* A reader that goes away is an error to be seen, not a death: a session may be to close. */
 	signal(SIGPIPE, SIG_IGN);
 	exit = connect_to(&o);
 	if (exit == EXIT_DONE)
 		exit = c->run(&o);
 	hf_close(&o.client);
 	if (fflush(stdout) != 0 || ferror(stdout)) {
+		if (reader_gone())
+			return EXIT_SIGNAL + SIGPIPE;
 		say_line("holdfast: standard output cannot be written");
 		exit = exit == EXIT_DONE ? EXIT_FAILED : exit;
 	}

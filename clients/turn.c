@@ -1,6 +1,7 @@
 /*
  * The commands that run turns: "turn", for scripts, and "chat", for people. Ctrl-C cancels the turn
- * that runs, and ends a chat that waits.
+ * that runs, and ends a chat that waits; SIGTERM ends both. A session that was opened here is closed
+ * here, also then.
  */
 #include "config.h"
 
@@ -21,19 +22,41 @@ struct text {
 };
 
 static struct hf_client *running; /* what Ctrl-C cancels */
-static volatile sig_atomic_t interrupted;
+static volatile sig_atomic_t interrupted; /* the signal */
 
-static void on_interrupt(int signal)
+static void on_signal(int signal)
 {
-	(void)signal;
-	interrupted = 1;
+	if (interrupted != SIGTERM)
+		interrupted = signal;
 	if (running)
 		hf_cancel(running);
+}
+
+/* Before a session is opened, so that none is left behind. Without SA_RESTART: at a prompt, a signal
+   ends the read and so the chat. */
+static void signals_take(void)
+{
+	struct sigaction a = {.sa_handler = on_signal};
+	sigaction(SIGINT, &a, NULL);
+	sigaction(SIGTERM, &a, NULL);
+}
+
+/* Closes what session_begin opened, and says how the command ends. */
+static int session_over(struct said *o, struct hf_session *s, bool leave, int exit)
+{
+	struct hf_end end;
+	if (!o->session && !leave) {
+		hf_session_close(o->client, s, &end);
+		hf_end_free(&end);
+	}
+	return interrupted ? EXIT_SIGNAL + interrupted : exit;
 }
 
 static int on_piece(void *data, const struct hf_piece *p)
 {
 	struct text *t = data;
+	if (interrupted)
+		return 1; /* it came before there was anything to cancel */
 	if (t->print) {
 		print_text(stdout, p->text, p->length);
 		if (fflush(stdout) != 0)
@@ -94,6 +117,8 @@ int session_begin(struct said *o, struct hf_session *out)
 		.tool_count = o->tool_count};
 	int code = hf_session_open(o->client, &a, out, &end);
 	int exit = code == 0 ? EXIT_DONE : say_error(o, code, &end);
+	if (code == -ERR_BAD_ARG && o->tool_count > 0)
+		say_line("a tool is a JSON object with a name of 1 to 64 bytes, none of them escaped");
 	hf_end_free(&end);
 	if (code == 0 && !o->json) {
 		hf_id_text(&out->id, text);
@@ -112,7 +137,6 @@ static int run(struct said *o, struct hf_session *s, const struct hf_message *m,
 	turn.sampling.stop = o->stops;
 	turn.sampling.stop_count = o->stop_count;
 	turn.sampling.ignore_end = o->ignore_end;
-	interrupted = 0;
 	running = o->client;
 	int code = m[0].role == HF_TOOL ? hf_session_continue(o->client, s, &turn, &stream, end) :
 		hf_session_turn(o->client, s, &turn, &stream, end);
@@ -265,10 +289,13 @@ int command_turn(struct said *o)
 	int exit = results_read(o, m);
 	if (exit == EXIT_DONE && !m[0].content)
 		exit = say_usage(o, "--message TEXT, --message - or --result ID=TEXT is needed");
+	signals_take();
 	if (exit == EXIT_DONE)
 		exit = session_begin(o, &s);
 	if (exit != EXIT_DONE)
 		return results_free(m), free(input), exit;
+	if (interrupted)
+		return results_free(m), free(input), session_over(o, &s, o->keep, exit);
 	int code = run(o, &s, m, count, &t, &end);
 	if (!t.ended_line)
 		putchar('\n');
@@ -281,8 +308,7 @@ int command_turn(struct said *o)
 	bool waits = end.call_count > 0;
 	hf_end_free(&end);
 	/* A session of one turn is not left behind; one that waits for a tool is. */
-	if (!o->session && !o->keep && !waits && hf_session_close(o->client, &s, &end) == 0)
-		hf_end_free(&end);
+	exit = session_over(o, &s, o->keep || waits, exit);
 	results_free(m);
 	free(input);
 	free(t.at);
@@ -324,13 +350,11 @@ int command_chat(struct said *o)
 	struct hf_end end;
 	char *line = NULL;
 	size_t capacity = 0;
+	signals_take();
 	int exit = session_begin(o, &s);
-	/* Without SA_RESTART: at the prompt, Ctrl-C ends the read and so the chat. */
-	struct sigaction a = {.sa_handler = on_interrupt};
 	if (exit != EXIT_DONE)
 		return exit;
-	sigaction(SIGINT, &a, NULL);
-	while (ask("> ", &line, &capacity) && strcmp(line, "/quit") != 0) {
+	while (!interrupted && ask("> ", &line, &capacity) && strcmp(line, "/quit") != 0) {
 		uint32_t count = 1;
 		if (*line == 0)
 			continue;
@@ -347,15 +371,14 @@ int command_chat(struct said *o)
 			fflush(stdout);
 			print_end(&end);
 			exit = code != 0 ? say_error(o, code, &end) : EXIT_DONE;
-			more = end.call_count > 0 &&
+			more = end.call_count > 0 && !interrupted &&
 				ask_results(&end, m, &count, &line, &capacity);
 			hf_end_free(&end);
 		}
+		/* Ctrl-C was for the turn. */
+		if (interrupted == SIGINT)
+			interrupted = 0;
 	}
 	free(line);
-	if (!o->session && !o->keep) {
-		hf_session_close(o->client, &s, &end);
-		hf_end_free(&end);
-	}
-	return exit;
+	return session_over(o, &s, o->keep, exit);
 }

@@ -25,6 +25,12 @@ struct plan {
 	uint64_t available, kv_bytes, page_count, host_bytes;
 };
 
+/* One rule for all lines that say memory: tenths of a MiB, rounded. */
+static double mib(uint64_t bytes)
+{
+	return (double)bytes / 1048576;
+}
+
 static uint64_t number_in(const char *path)
 {
 	FILE *file = fopen(path, "re");
@@ -140,13 +146,10 @@ static int plan_make(struct daemon *d, struct plan *p)
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
 	if (p->available && sum > p->available) {
 		log_say(LOG_ERROR,
-				"not enough memory: weights %llu MiB + workspace %llu MiB + KV %llu MiB is "
-				"more than "
-				"the %llu MiB available; lower --kv-memory",
-				(unsigned long long)(p->needs.weights_bytes >> 20),
-				(unsigned long long)(p->needs.workspace_bytes >> 20),
-				(unsigned long long)(p->kv_bytes >> 20),
-				(unsigned long long)(p->available >> 20));
+			"not enough memory: weights %.1f MiB + workspace %.1f MiB + KV %.1f MiB is "
+			"more than the %.1f MiB available; lower --kv-memory",
+			mib(p->needs.weights_bytes), mib(p->needs.workspace_bytes), mib(p->kv_bytes),
+			mib(p->available));
 		return -ERR_MEMORY;
 	}
 	return 0;
@@ -174,13 +177,12 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	}
 	printf("model      %s (%s, context %u)\n", d->model->title, d->model->arch.name,
 			d->limits.context_tokens);
-	printf("weights    %9.1f MiB\n", (double)p->needs.weights_bytes / 1048576);
-	printf("workspace  %9.1f MiB\n", (double)p->needs.workspace_bytes / 1048576);
+	printf("weights    %9.1f MiB\n", mib(p->needs.weights_bytes));
+	printf("workspace  %9.1f MiB\n", mib(p->needs.workspace_bytes));
 	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
-	       kvs[d->options.kv], (double)p->kv_bytes / 1048576, (unsigned long long)p->page_count,
+	       kvs[d->options.kv], mib(p->kv_bytes), (unsigned long long)p->page_count,
 	       d->limits.page_tokens, (unsigned long long)tokens, (double)tokens / d->limits.context_tokens);
-	printf("head-room  %9.1f MiB of %.1f available\n", (double)head / 1048576,
-			(double)p->available / 1048576);
+	printf("head-room  %9.1f MiB of %.1f available\n", mib(head), mib(p->available));
 }
 
 static int text_open(struct daemon *d)
@@ -330,12 +332,10 @@ static int daemon_open(struct daemon *d)
 	TRY(tables_open(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
-	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %llu MiB in %u pages)",
+	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
 			d->model->title, d->options.listen, ops->device_isa(forward_device(d->forward)),
 			ops->device_threads(forward_device(d->forward)),
-			(unsigned long long)(d->limits.group[0].page_bytes *
-										 d->limits.group[0].page_count[PLACE_DEVICE] >>
-								 20),
+			mib(d->limits.group[0].page_bytes * d->limits.group[0].page_count[PLACE_DEVICE]),
 			d->limits.group[0].page_count[PLACE_DEVICE]);
 	return 0;
 }

@@ -42,11 +42,14 @@ int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags
 	return -1;
 }
 
+/* Makes the folder of the endpoint that is taken when nothing is said, and no other: whoever says
+   another one has it, or has misspelled it. */
 static int folder_make(const char *path)
 {
-	char folder[SUN_PATH_MAX + 1];
+	char folder[SUN_PATH_MAX + 1], own[SUN_PATH_MAX + 1];
 	struct stat st;
 	snprintf(folder, sizeof folder, "%s", path);
+	snprintf(own, sizeof own, "/tmp/holdfast-%lu", (unsigned long)getuid());
 	char *slash = strrchr(folder, '/');
 	if (!slash || slash == folder)
 		return 0;
@@ -57,7 +60,11 @@ static int folder_make(const char *path)
 		log_say(LOG_ERROR, "%s is not a folder; say another --listen", folder);
 		return -ERR_BAD_ARG;
 	}
-	if (mkdir(folder, 0700) == 0)
+	if (errno == ENOENT && strcmp(folder, own) != 0) {
+		log_say(LOG_ERROR, "the folder %s of the endpoint does not exist", folder);
+		return -ERR_NO_FILE;
+	}
+	if (errno == ENOENT && mkdir(folder, 0700) == 0)
 		return 0;
 	log_say(LOG_ERROR, "the folder %s of the endpoint cannot be made: %s", folder, strerror(errno));
 	return errno == EACCES ? -ERR_PERMISSION : -ERR_IO;

@@ -48,12 +48,15 @@ struct form_state {
 
 /* Borrows the index; tools are needed only during the call. string_bytes: the longest string value
    as JSON without its quotes, 1 to FORM_STRING_BYTES_MAX. -ERR_BAD_ARG: a tool's JSON is not one,
-   two tools have one name, there is none; -ERR_UNSUPPORTED: a property's type, a name that
-   calls_parse would not take, a required property that is not described, a character that the
+   its name is none that calls_parse would take, two tools have one name, there is none;
+   -ERR_UNSUPPORTED: a property's type, a required property that is not described, a character that the
    vocabulary cannot write; -ERR_TOO_BIG: a limit above; -ERR_MEMORY. */
 int form_open(const struct form_index *index, const struct tool *tools, uint32_t tool_count,
 	      uint32_t string_bytes, struct form **out);
 void form_close(struct form **form);
+/* The names alone, whatever the rest is: -ERR_BAD_ARG for a tool that has none or one that no call
+   could have. */
+int form_names_check(const struct tool *tools, uint32_t tool_count);
 
 struct form_state form_start(const struct form *form);
 bool form_complete(const struct form *form, const struct form_state *state);

@@ -132,22 +132,37 @@ static int plan_properties(struct json parameters, struct plan *plan)
 	return 0;
 }
 
-static int plan_tool(struct text text, struct plan *plan)
+/* The function of a tool and its name, which is as calls_parse reads names: with its quotes, 1 to 64
+   bytes, none of them escaped. A name that it would not take could be offered and never called. */
+static int tool_name(struct text text, struct json *function, struct json *name)
 {
-	struct json tool, function, parameters;
-	memset(plan, 0, sizeof *plan);
+	struct json tool;
 	TRY(json_check(text.at, text.length, &tool));
 	if (json_kind(tool) != JSON_OBJECT)
 		return -ERR_BAD_ARG;
-	if (!json_find(tool, "function", &function))
-		function = tool;
-	if (json_kind(function) != JSON_OBJECT || !json_find(function, "name", &plan->name) ||
-	    json_kind(plan->name) != JSON_STRING)
+	if (!json_find(tool, "function", function))
+		*function = tool;
+	if (json_kind(*function) != JSON_OBJECT || !json_find(*function, "name", name) ||
+	    json_kind(*name) != JSON_STRING)
 		return -ERR_BAD_ARG;
-	/* As calls_parse reads names: with their quotes, 1 to 64 bytes, none of them escaped. */
-	if (plan->name.length < 3 || plan->name.length > 66 ||
-	    memchr(plan->name.at, '\\', plan->name.length))
-		return -ERR_UNSUPPORTED;
+	if (name->length < 3 || name->length > 66 || memchr(name->at, '\\', name->length))
+		return -ERR_BAD_ARG;
+	return 0;
+}
+
+int form_names_check(const struct tool *tools, uint32_t tool_count)
+{
+	struct json function, name;
+	for (uint32_t i = 0; i < tool_count; i++)
+		TRY(tool_name(tools[i].json, &function, &name));
+	return 0;
+}
+
+static int plan_tool(struct text text, struct plan *plan)
+{
+	struct json function, parameters;
+	memset(plan, 0, sizeof *plan);
+	TRY(tool_name(text, &function, &plan->name));
 	if (!json_find(function, "parameters", &parameters))
 		return 0;
 	return plan_properties(parameters, plan);

@@ -20,9 +20,15 @@ static int fail(const char *command, const char *what)
 	return 1;
 }
 
-static int usage(const char *command, const char *arguments)
+/* Asked for, it is data and goes to stdout; else it is what was wrong. */
+static int usage(int argc, char **argv, const char *text)
 {
-	fprintf(stderr, "usage: holdfastd %s %s\n", command, arguments);
+	for (int i = 1; i < argc; i++)
+		if (strcmp(argv[i], "--help") == 0) {
+			printf("usage: holdfastd %s %s", argv[0], text);
+			return fflush(stdout) == 0 ? 0 : fail(argv[0], "writing to stdout failed");
+		}
+	fprintf(stderr, "usage: holdfastd %s %.*s\n", argv[0], (int)strcspn(text, "\n"), text);
 	return 2;
 }
 
@@ -90,7 +96,10 @@ int inspect_main(int argc, char **argv)
 	unsigned set;
 	const char *path;
 	if (arguments(argc, argv, option, 1, &set, &path) != 0)
-		return usage(argv[0], "MODEL [--json]");
+		return usage(argc, argv, "MODEL [--json]\n"
+			     "what a model file holds, and what a token of it costs in pages\n\n"
+			     "  --json      as JSON\n"
+			     "  --help      this text\n");
 	struct model *model = open_model(argv[0], path);
 	if (!model)
 		return 1;
@@ -183,7 +192,11 @@ int tokenize_main(int argc, char **argv)
 	unsigned set;
 	const char *path;
 	if (arguments(argc, argv, option, 2, &set, &path) != 0)
-		return usage(argv[0], "MODEL [--special] [--decode] < INPUT");
+		return usage(argc, argv, "MODEL [--special] [--decode] < INPUT\n"
+			     "the ids of the text on standard input, as a JSON list\n\n"
+			     "  --special   control tokens are recognised\n"
+			     "  --decode    the way back: a JSON list of ids to bytes\n"
+			     "  --help      this text\n");
 	struct model *model = open_model(argv[0], path);
 	if (!model)
 		return 1;

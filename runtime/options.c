@@ -148,6 +148,10 @@ static int option_set(const struct entry *e, const char *value, struct options *
 	uint64_t number = 0;
 	switch (e->kind) {
 	case KIND_TEXT:
+		if (!value[0]) {
+			fprintf(stderr, "holdfastd: %s%s is empty\n", from, e->name);
+			return 2;
+		}
 		if (strlen(value) >= e->most) {
 			fprintf(stderr, "holdfastd: %s%s is longer than %llu bytes\n", from, e->name,
 				(unsigned long long)e->most - 1);
@@ -315,7 +319,7 @@ int options_read(int argc, char **argv, struct options *out)
 {
 	memset(out, 0, sizeof *out);
 	for (int i = 0; i < ENTRY_COUNT; i++)
-		if (table[i].standard && option_set(&table[i], table[i].standard, out, "--"))
+		if (table[i].standard && table[i].standard[0] && option_set(&table[i], table[i].standard, out, "--"))
 			return 2;
 	int code = arguments_read(argc, argv, out, true);
 	if (!code && out->config[0])

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -108,6 +109,11 @@ int program_read(const char *path, size_t bytes_max, char **out, size_t *length)
 	FILE *file = fopen(path, "rb");
 	if (!file)
 		return errno == ENOENT ? -ERR_NO_FILE : errno == EACCES ? -ERR_PERMISSION : -ERR_IO;
+	struct stat st;
+	if (fstat(fileno(file), &st) == 0 && S_ISDIR(st.st_mode)) {
+		fclose(file);
+		return -ERR_BAD_FILE;
+	}
 	size_t room = 65536, have = 0;
 	char *bytes = malloc(room + 1);
 	int err = bytes ? 0 : -ERR_MEMORY;
@@ -138,6 +144,11 @@ int program_read(const char *path, size_t bytes_max, char **out, size_t *length)
 	*out = bytes;
 	*length = have;
 	return 0;
+}
+
+int program_read_fail(const char *name, const char *path, int err)
+{
+	return program_fail(name, "%s: %s", path, err == -ERR_BAD_FILE ? "is a folder" : err_text(err));
 }
 
 uint64_t program_now_ns(void)

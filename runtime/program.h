@@ -40,8 +40,11 @@ __attribute__((format(printf, 2, 3))) int program_fail(const char *name, const c
 void program_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 /* $XDG_CACHE_HOME/holdfast, or ~/.cache/holdfast; NULL if neither is set. Static room. */
 const char *program_cache_dir(void);
-/* A whole file, NUL behind it, freed by the caller. -ERR_NO_FILE, -ERR_IO, -ERR_TOO_BIG, … */
+/* A whole file, NUL behind it, freed by the caller. -ERR_NO_FILE, -ERR_IO, -ERR_TOO_BIG, …;
+   -ERR_BAD_FILE: it is a folder. */
 int program_read(const char *path, size_t bytes_max, char **out, size_t *length);
+/* As program_fail, for what program_read returned. */
+int program_read_fail(const char *name, const char *path, int err);
 uint64_t program_now_ns(void);
 
 /* A forward pass with a builder and room for results. */

@@ -191,7 +191,7 @@ int logits_main(int argc, char **argv)
 	}
 	int err = program_read(l.tokens_path, CASES_BYTES_MAX, &text, &length);
 	if (err != 0)
-		return program_fail(argv[0], "%s: %s", l.tokens_path, err_text(err));
+		return program_read_fail(argv[0], l.tokens_path, err);
 	code = 1;
 	if (cases_read(text, length, &cases, reason) != 0)
 		program_fail(argv[0], "%s: %s", l.tokens_path, reason);

@@ -164,7 +164,7 @@ static int text_read(struct perplexity *p)
 	struct tokenizer *tokenizer = NULL;
 	int err = program_read(p->text_path, TEXT_BYTES_MAX, &text, &length);
 	if (err != 0)
-		return program_fail(p->name, "%s: %s", p->text_path, err_text(err));
+		return program_read_fail(p->name, p->text_path, err);
 	p->ids = malloc((length + 1) * sizeof *p->ids);
 	err = p->ids ? tokenizer_open(p->model, &tokenizer, reason) : -ERR_MEMORY;
 	if (err == 0)

@@ -184,6 +184,7 @@ static int tools_take(struct daemon *d, struct session *s, const struct wire_arg
 	s->tools = a->tool_count > 0;
 	if (!s->tools)
 		return 0;
+	TRY(form_names_check(tools, a->tool_count));
 	struct held_form *held = d->form_index ? calloc(1, sizeof *held) : NULL;
 	if (!held)
 		return d->form_index ? -ERR_MEMORY : 0;

@@ -44,9 +44,27 @@ def unsanitary(words):
         assert mark not in words, words[max(0, words.index(mark) - 100):][:1400]
 
 
+def left_clean(daemon):
+    assert daemon.stop(keep=True) == 0
+    unsanitary(daemon.words())
+
+
+def await_message(wire, type, channel):
+    """The body of the channel's first message of that type; what comes before it is passed over."""
+    while True:
+        message = wire.receive()
+        if message[:2] == (type, channel):
+            return message[3]
+
+
 def start():
     return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
                   "--drain-ms", str(10000 * ar1.SLOW))
+
+
+def narrow(*options):
+    """A daemon of its own in which a turn that nobody reads soon waits, and waits long."""
+    return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--stream-bytes", "1024", "--note-ms", "50", *options)
 
 
 def run(tap, daemon, wire, tests):

@@ -2,25 +2,8 @@
 # The command line against a daemon without a model: what goes to stdout, what to stderr, and the
 # exit codes. Method: run each command, compare.
 set -u
-: "${BUILDDIR:=.}"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-cli-XXXXXX") || exit 99
-HOLDFAST_ENDPOINT="ipc://$dir/s"
-export HOLDFAST_ENDPOINT
-fifo="$dir/in"
-mkfifo "$fifo"
-"$BUILDDIR/tests/fake_daemon" "$HOLDFAST_ENDPOINT" 200 <"$fifo" >"$dir/ready" &
-daemon=$!
-exec 9>"$fifo"
-trap 'exec 9>&-; kill $daemon 2>/dev/null; rm -rf "$dir"' EXIT
-i=0
-while [ $i -lt 300 ]; do
-	grep -q ready "$dir/ready" && break
-	i=$((i + 1))
-	sleep 0.1
-done
+. "${SRCDIR:=.}/tests/fake_start.sh"
 
-count=0
-bad=0
 id=000102030405060708090a0b0c0d0e0f
 
 # run EXIT ARGS…: leaves stdout and stderr in files, and whether the exit code was right.
@@ -38,15 +21,14 @@ out() { grep -qF -- "$1" "$dir/out" || { echo "# stdout lacks: $1"; sed 's/^/# /
 err() { grep -qF -- "$1" "$dir/err" || { echo "# stderr lacks: $1"; sed 's/^/# /' "$dir/err"; return 1; }; }
 only() { [ "$(cat "$dir/out")" = "$1" ] || { echo "# stdout is not: $1"; sed 's/^/# /' "$dir/out"; return 1; }; }
 silent() { [ ! -s "$dir/$1" ] || { echo "# $1 is not empty"; sed 's/^/# /' "$dir/$1"; return 1; }; }
-check() {
-	count=$((count + 1))
-	if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; bad=1; fi
-}
 
 run 0 --help && out 'chat' && out 'HOLDFAST_ENDPOINT' && out 'XDG_RUNTIME_DIR' && silent err
 check $? "help names the commands and the endpoint"
 run 0 turn --help && out '--max-tokens' && out '--endpoint' && silent err
 check $? "help of a command names its options"
+run 0 show --help && out 'in place of the word ID' && ! grep -q 'closed at the end' "$dir/out" &&
+	run 0 chat --help && out 'closed at the end'
+check $? "--session is what it is in each command"
 run 0 --version && out 'holdfast 0'
 check $? "version"
 run 2 && err 'a command is needed' && silent out && run 2 frobnicate && err 'no such command' &&
@@ -85,6 +67,9 @@ check $? "a deadline"
 run 1 turn --session $id --message 'x' --temperature 200 && err 'out_of_range'
 check $? "a value that the protocol does not allow"
 
+run 1 turn --session $id --message 'error 404' && err '(100 used, 200 asked, 256 is the limit)' &&
+	printf 'error 404\n' | run 1 chat && err '(100 used, 200 asked, 256 is the limit)'
+check $? "a refusal's numbers, in turn and chat"
 printf 'one\n\ntool\nthe result\n/quit\nnever\n' | run 0 chat && out 'You said: one' &&
 	out 'The tool says the result' && ! grep -q never "$dir/out"
 check $? "a chat of two turns with a tool"
@@ -120,6 +105,26 @@ check $? "a full disk behind stdout: exit 1"
 "$BUILDDIR/holdfast" turn --session $id --message 'echo 100000' 2>"$dir/err" 9>&- | head -c 10 >"$dir/out"
 only abcdefghij
 check $? "a reader that goes away"
+for command in pages "turn --session $id --message hello" "chat --session $id"; do
+	# shellcheck disable=SC2086
+	(echo hello | "$BUILDDIR/holdfast" $command 2>"$dir/err" 9>&-; echo $? >"$dir/code") | exec 0<&-
+	[ "$(cat "$dir/code")" = 141 ] && ! grep -q 'cannot be written' "$dir/err" ||
+		{ echo "# $command: exit $(cat "$dir/code")"; sed 's/^/# /' "$dir/err"; break; }
+done
+check $? "it is no reason for words, and the exit code is that of other tools"
+for signal in 2 15; do
+	"$BUILDDIR/holdfast" turn --message hang >"$dir/out" 2>"$dir/err" 9>&- &
+	i=0
+	while [ $i -lt 100 ] && ! grep -q begun "$dir/out"; do
+		i=$((i + 1))
+		sleep 0.1
+	done
+	kill -$signal $!
+	wait $!
+	got=$?
+	[ $got = $((128 + signal)) ] && err '[cancelled' || { echo "# signal $signal: exit $got"; break; }
+done
+check $? "a signal cancels the turn and is the exit code"
 
 if command -v script >/dev/null 2>&1; then
 	script -qec "'$BUILDDIR/holdfast' turn --session $id --message escape" /dev/null \

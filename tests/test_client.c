@@ -35,8 +35,6 @@ static void daemon_start(void)
 	char path[4096], ready[16];
 	int in[2], out[2];
 	snprintf(path, sizeof path, "%s/tests/fake_daemon", build ? build : ".");
-	CHECK(mkdtemp(dir) != NULL);
-	snprintf(endpoint, sizeof endpoint, "ipc://%s/s", dir);
 	CHECK(pipe(in) == 0);
 	CHECK(pipe(out) == 0);
 	child = fork();
@@ -382,25 +380,67 @@ static void connects(void)
 	EXPECT(!hf_id_read("00112233445566778899aabbccddeefg", &id));
 }
 
-static void dies(void)
+static void *kill_soon(void *data)
 {
-	int status = 0;
-	EXPECT(kill(child, SIGKILL) == 0);
-	waitpid(child, &status, 0);
+	usleep(50000);
+	kill(*(pid_t *)data, SIGKILL);
+	return NULL;
+}
+
+/* Stopped, not dead: the kernel takes connections for it, and nobody answers. */
+static void stops(void)
+{
+	struct hf_client *other = NULL;
+	EXPECT_EQ(say("hello"), 0);
+	EXPECT(kill(child, SIGSTOP) == 0);
 	double began = now();
-	/* By the time without an answer, or by three pings: whichever is first. */
-	int code = say("hello");
-	EXPECT(code == -ERR_TIMEOUT || code == -ERR_CLOSED);
+	EXPECT_EQ(hf_open(endpoint, &(struct hf_options){.timeout_ms = 300}, &other), -ERR_TIMEOUT);
+	EXPECT(now() - began > 0.2 && now() - began < 3);
+	EXPECT(other == NULL);
+	/* It had said WELCOME: three pings. */
+	EXPECT_EQ(say("hello"), -ERR_CLOSED);
+	EXPECT(end.status == NULL);
+	EXPECT(kill(child, SIGCONT) == 0);
+	EXPECT_EQ(say("hello"), 0);
+}
+
+static void dies_within(void)
+{
+	pthread_t thread;
+	EXPECT_EQ(say("hello"), 0);
+	EXPECT(pthread_create(&thread, NULL, kill_soon, &child) == 0);
+	double began = now();
+	EXPECT_EQ(say("hang"), -ERR_CLOSED);
+	EXPECT(now() - began < 3);
+	EXPECT(strcmp(got.text, "begun ") == 0);
+	pthread_join(thread, NULL);
+	waitpid(child, NULL, 0);
+	/* Its socket is there, and nobody listens. */
+	EXPECT_EQ(say("hello"), -ERR_CLOSED);
+}
+
+static void dies_between(void)
+{
+	daemon_start();
+	EXPECT_EQ(say("hello"), 0);
+	EXPECT(kill(child, SIGKILL) == 0);
+	waitpid(child, NULL, 0);
+	/* ZeroMQ has seen it by then: there is nowhere to send to, for the three seconds. */
+	usleep(300000);
+	double began = now();
+	EXPECT_EQ(say("hello"), -ERR_CLOSED);
 	EXPECT(now() - began < 5);
-	code = say("hello");
-	EXPECT(code == -ERR_CLOSED || code == -ERR_NO_FILE);
+	EXPECT_EQ(say("hello"), -ERR_CLOSED);
+	unlink(endpoint + 6);
+	EXPECT_EQ(say("hello"), -ERR_NO_FILE);
 	hf_end_free(&end);
 	hf_close(&c);
 }
 
 int main(void)
 {
-	char socket[100];
+	CHECK(mkdtemp(dir) != NULL);
+	snprintf(endpoint, sizeof endpoint, "ipc://%s/s", dir);
 	daemon_start();
 	TAP_RUN(opens, "HELLO and a session");
 	TAP_RUN(streams, "text, ids, log-probabilities, notes, usage");
@@ -412,9 +452,9 @@ int main(void)
 	TAP_RUN(nonsense, "a daemon that talks nonsense");
 	TAP_RUN(rest, "all other calls");
 	TAP_RUN(connects, "endpoints that are none, refusals, ids");
-	TAP_RUN(dies, "a daemon that dies");
-	snprintf(socket, sizeof socket, "%s/s", dir);
-	unlink(socket);
+	TAP_RUN(stops, "a daemon that stops: timeout for who comes, closed for who was there");
+	TAP_RUN(dies_within, "a daemon that dies within a call: closed");
+	TAP_RUN(dies_between, "a daemon that dies between calls: closed, then no file");
 	rmdir(dir);
 	return tap_done();
 }

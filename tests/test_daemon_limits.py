@@ -10,7 +10,7 @@ import ar1
 import daemon_rig
 from ar1 import (BUILD, CALL, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WINDOW, Daemon, Refused, Tap,
     Wire, msgpack, pack)
-from daemon_rig import CONTEXT, MODEL, RANDOM, words, balanced, same, unsanitary
+from daemon_rig import CONTEXT, MODEL, RANDOM, words, await_message, balanced, left_clean, same, unsanitary
 
 
 def context_full(wire):
@@ -74,13 +74,19 @@ def extremes_harm_no_neighbour(wire):
 
 
 def deadline(wire):
-    session = wire.open()
-    end = wire.call("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(20)), sess=session,
-                    deadline_ms=30).end
-    assert end["status"] in ("deadline", "limit"), end
-    if end["status"] == "deadline":
-        assert end["err"]["n"] == "deadline" and end["usage"]["sampled"] < 900
-    balanced(wire)
+    own = daemon_rig.narrow()
+    try:
+        w = Wire(own.endpoint)
+        channel = w.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(20)), sess=w.open(),
+                          window=1, deadline_ms=200)
+        op = await_message(w, ar1.ACCEPTED, channel)["op"]
+        time.sleep(0.4)
+        w.send(WINDOW, 0, {"op": op, "max_off": 1 << 20})
+        end = await_message(w, END, channel)
+        assert end["status"] == "deadline" and end["err"]["n"] == "deadline" and end["usage"]["sampled"] < 900, end
+        balanced(w)
+    finally:
+        assert own.stop() == 0
 
 
 def cancelled_without_credit(wire):
@@ -256,9 +262,9 @@ def config_file(wire):
 def drain_deadline(wire):
     """What does not finish in the drain's time ends as suspended; asked twice, the daemon goes at once."""
     for twice in (False, True):
-        own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--drain-ms", "60000" if twice else "50")
+        own = daemon_rig.narrow("--drain-ms", "60000" if twice else "50")
         w = Wire(own.endpoint)
-        w.begin("session.turn", {"tokens": True, "max_tokens": 100000, "ignore_end": True}, pack(words(3)), sess=w.open(), window=1)
+        channel = w.begin("session.turn", {"tokens": True, "max_tokens": 100000, "ignore_end": True}, pack(words(3)), sess=w.open(), window=1)
         w.expect(ar1.ACCEPTED)
         own.process.send_signal(signal.SIGTERM)
         if twice:
@@ -266,10 +272,8 @@ def drain_deadline(wire):
             start = time.time()
             own.process.send_signal(signal.SIGTERM)
         else:
-            message = w.expect(DATA, END)
-            while message[0] != END:
-                message = w.expect(DATA, END)
-            assert message[3]["status"] in ("suspended", "context_full", "limit"), message
+            end = await_message(w, END, channel)
+            assert end["status"] == "suspended" and end["usage"]["sampled"] < 900, end
         code = own.process.wait(20 * ar1.SLOW)
         assert code == 0 and (not twice or time.time() - start < 5 * ar1.SLOW), (code, own.words())
         own.stop()
@@ -308,7 +312,7 @@ def nobody_locks_others_out(wire):
     with open(f"{folder}/precious", "w") as file:
         file.write("kept")
     p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--template", "smollm2", "--listen", f"ipc://{folder}/precious",
-                        "--state", f"{folder}/s"], capture_output=True, text=True)
+                        "--state", f"{folder}/s"], capture_output=True, text=True, timeout=60 * ar1.SLOW)
     assert p.returncode == 1 and "not a socket" in p.stderr and open(f"{folder}/precious").read() == "kept", p
 
 
@@ -360,26 +364,56 @@ def idle_costs_nothing(daemon):
 
 
 def quiet_clients(daemon):
-    """A reader that only listens lives on; one that is silent for three heartbeats and the stall time is let go."""
+    """A reader that takes no text is told so after the stall time, whatever its turn had come to; then it is let go."""
     own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--heartbeat-ms", "100", "--stall-ms", "700",
-                 "--note-ms", "50")
+                 "--note-ms", "50", "--stream-bytes", "1024")
     try:
         watcher, reader = Wire(own.endpoint), Wire(own.endpoint)
+        # More text than may lie unread: the turn pauses, and ends where it paused.
         session = reader.open()
-        channel = reader.begin("session.turn", {"tokens": True, "max_tokens": 400, "ignore_end": True}, pack(words(20)),
-                               sess=session, window=1)
+        arguments = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+        channel = reader.begin("session.turn", arguments, pack(words(20)), sess=session, window=1)
         reader.expect(ar1.ACCEPTED)
         for i in range(20 * ar1.SLOW):  # well beyond what silence is allowed, but pinging
             time.sleep(0.1)
             reader.send(PING, 0, {"t": i})
         assert watcher.ok("session.list")["r"][0]["sess"] == session
-        time.sleep(2.5 * ar1.SLOW)  # now silent: first the stalled stream ends, then the peer is gone
+        end = await_message(reader, END, channel)
+        assert end["status"] == "slow_consumer" and end["err"]["n"] == "slow_consumer", end
+        assert 0 < end["usage"]["sampled"] < 900, end
+        # Less: the turn had ended before anybody could know, and keeps its own status.
+        channel = reader.begin("session.turn", {**arguments, "max_tokens": 5}, pack(words(3)), sess=session, window=0)
+        await_message(reader, ar1.ACCEPTED, channel)
+        start = time.time()
+        end = await_message(reader, END, channel)
+        assert end["status"] == "limit" and end["err"]["n"] == "slow_consumer" and end["usage"]["sampled"] == 5, end
+        assert time.time() - start >= 0.5
+        # Silent with a turn that does not end by itself: gone with it.
+        await_message(reader, ar1.ACCEPTED, reader.begin("session.turn", arguments, pack(words(20)), sess=session, window=1))
+        time.sleep(2.5 * ar1.SLOW)
         balanced(watcher)
         assert watcher.ok("session.show", sess=session)["r"]["state"] == "idle"
-        end = reader.expect(END, DATA, PONG)
-        while end[0] != END:
-            end = reader.expect(END, DATA, PONG)
-        assert end[1] == channel and end[3]["status"] in ("limit", "slow_consumer"), end
+    finally:
+        assert own.stop() == 0
+
+
+def silent_in_the_queue(daemon):
+    """Who waits, takes notes and says nothing at all for three heartbeats and the stall time is gone, and so is the turn."""
+    own = daemon_rig.narrow("--turns", "1", "--heartbeat-ms", "100", "--stall-ms", "700")
+    try:
+        reader, silent, watcher = Wire(own.endpoint), Wire(own.endpoint), Wire(own.endpoint)
+        arguments = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+        channel = reader.begin("session.turn", arguments, pack(words(20)), sess=reader.open(), window=1)
+        op = await_message(reader, ar1.ACCEPTED, channel)["op"]
+        await_message(silent, ar1.ACCEPTED, silent.begin("session.turn", arguments, pack(words(20)), sess=silent.open()))
+        assert watcher.ok("health")["r"]["turns_waiting"] == 1
+        granted, deadline = 1, time.time() + 8 * ar1.SLOW
+        while watcher.ok("health")["r"]["turns_waiting"] and time.time() < deadline:
+            granted += 8  # slow, but it reads: its turn goes on
+            reader.send(WINDOW, 0, {"op": op, "max_off": granted})
+            time.sleep(0.05)
+        health = watcher.ok("health")["r"]
+        assert health["turns_waiting"] == 0 and health["turns_running"] == 1, health
     finally:
         assert own.stop() == 0
 
@@ -407,6 +441,16 @@ def wrong_starts(daemon):
     code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/y.sock", "--state", f"{other}/s", "--kv-memory",
                       "40000G", "--kv", "f32", "--sessions", "100000")
     assert code != 0 and len(lines) >= 1, (code, lines)
+    code, lines = run("--model", MODEL, "--state", "")
+    assert code == 2 and lines == ["holdfastd: --state is empty"], (code, lines)
+    assert run("--model=", "--state", f"{other}/s")[0] == 2
+    code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/none/x.sock", "--state", f"{other}/s")
+    assert code == 1 and "does not exist" in lines[-1] and not os.path.exists(f"{other}/none"), (code, lines)
+    code, lines = run("perplexity", MODEL, "--text", other)
+    assert code == 1 and lines == [f"holdfastd: perplexity: {other}: is a folder"], (code, lines)
+    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--kv-memory", "600000"], capture_output=True, text=True)
+    (planned,) = [line.split()[2] for line in p.stdout.splitlines() if line.startswith("KV")]
+    assert f"KV {planned} MiB" in daemon.words(), (planned, daemon.words())
     p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--json"], capture_output=True, text=True)
     assert p.returncode == 0 and '"kv_bytes"' in p.stdout, p
 
@@ -428,11 +472,6 @@ def drain(daemon, wire):
     assert ends[channel]["status"] == "limit" and ends[channel]["usage"]["sampled"] == 300, ends
     assert ends[late]["err"]["n"] == "draining", ends
     assert daemon.process.wait(20 * ar1.SLOW) == 0, daemon.words()
-
-
-def left_clean(daemon):
-    assert daemon.stop(keep=True) == 0
-    unsanitary(daemon.words())
 
 
 daemon = daemon_rig.start()
@@ -458,6 +497,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("more turns than pages: all are answered, what was given up is told", too_much),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
+tap.run("who is silent in the queue is let go", silent_in_the_queue, daemon)
 tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
 tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)
 tap.run("SIGTERM drains: running turns finish, new ones are refused", drain, daemon, wire)

@@ -2,21 +2,8 @@
 # The examples of clients/README.md: cut out, compiled against the header as it is installed and the
 # built library, and run against the daemon without a model.
 set -u
-: "${SRCDIR:=.}" "${BUILDDIR:=.}" "${CC:=cc}" "${PYTHON_FOR_TESTS:=python3}"
-dir=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-example-XXXXXX") || exit 99
-HOLDFAST_ENDPOINT="ipc://$dir/s"
-export HOLDFAST_ENDPOINT
-mkfifo "$dir/in"
-"$BUILDDIR/tests/fake_daemon" "$HOLDFAST_ENDPOINT" 200 <"$dir/in" >"$dir/ready" &
-daemon=$!
-exec 9>"$dir/in"
-trap 'exec 9>&-; kill $daemon 2>/dev/null; rm -rf "$dir"' EXIT
-i=0
-while [ $i -lt 300 ]; do
-	grep -q ready "$dir/ready" && break
-	i=$((i + 1))
-	sleep 0.1
-done
+: "${SRCDIR:=.}" "${CC:=cc}" "${PYTHON_FOR_TESTS:=python3}"
+. "$SRCDIR/tests/fake_start.sh"
 
 # The code block behind a mark.
 cut_out() {
@@ -27,12 +14,6 @@ cut_out() {
 }
 want='I look. The tool says a result
 stop; 4 tokens were computed'
-count=0
-bad=0
-check() {
-	count=$((count + 1))
-	if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; bad=1; fi
-}
 
 mkdir "$dir/holdfast"
 cp "$SRCDIR/clients/client.h" "$dir/holdfast/client.h"

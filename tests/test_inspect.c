@@ -118,6 +118,17 @@ static void tokenizes_real(void)
 	EXPECT(out_length == sizeof text - 1 && !memcmp(out, text, out_length));
 }
 
+static void helps(void)
+{
+	EXPECT_EQ(RUN(inspect_main, "", 0, "--help"), 0);
+	EXPECT(strstr(out, "usage: holdfastd name MODEL [--json]\n") == out && strstr(out, "--help"));
+	EXPECT(!err[0]);
+	EXPECT_EQ(RUN(tokenize_main, "", 0, small.path, "--help"), 0);
+	EXPECT(strstr(out, "--special") && strstr(out, "--decode") && !err[0]);
+	EXPECT_EQ(RUN(tokenize_main, "", 0, "--nonsense"), 2);
+	EXPECT(one_line());
+}
+
 static void refuses(void)
 {
 	static const char *const bad[] = {"", "{}", "[1,]", "[5]", "[-1]", "[1.0]", "[\"a\"]", "[1e0]"};
@@ -147,6 +158,7 @@ int main(void)
 	TAP_RUN(inspects_real, "inspect of the default model");
 	TAP_RUN(tokenizes, "tokenize with a small vocabulary");
 	TAP_RUN(tokenizes_real, "tokenize and back with the default model");
+	TAP_RUN(helps, "--help is data, a wrong use is not");
 	TAP_RUN(refuses, "errors are one line and a code");
 	made_close(&small);
 	free(b.at);

@@ -35,6 +35,15 @@ static bool printable(void)
 	return n < sizeof reason;
 }
 
+/* want: layers, width, heads, KV heads, head, ff, vocab, context. */
+static void expect_sizes(const struct arch *a, const uint32_t want[8])
+{
+	const uint32_t got[8] = {a->layers, a->width, a->heads, a->kv_heads, a->head, a->ff, a->vocab,
+		a->context};
+	for (int i = 0; i < 8; i++)
+		EXPECT_EQ(got[i], want[i]);
+}
+
 static void takes_the_valid(void)
 {
 	struct model *m;
@@ -46,14 +55,7 @@ static void takes_the_valid(void)
 	REQUIRE(code == 0);
 	EXPECT(!strcmp(m->arch.name, "llama"));
 	EXPECT(!strcmp(m->title, "a small one"));
-	EXPECT_EQ(m->arch.layers, 1);
-	EXPECT_EQ(m->arch.width, 32);
-	EXPECT_EQ(m->arch.heads, 2);
-	EXPECT_EQ(m->arch.kv_heads, 1);
-	EXPECT_EQ(m->arch.head, 16);
-	EXPECT_EQ(m->arch.ff, 64);
-	EXPECT_EQ(m->arch.vocab, 5);
-	EXPECT_EQ(m->arch.context, 128);
+	expect_sizes(&m->arch, (const uint32_t[]){1, 32, 2, 1, 16, 64, 5, 128});
 	EXPECT_EQ(m->arch.rope, ROPE_ADJACENT);
 	EXPECT_EQ(m->arch.gate, GATE_SILU);
 	EXPECT_EQ(m->arch.rope_dims, 16);
@@ -301,14 +303,7 @@ static void takes_the_real_one(void)
 	if (code != 0)
 		printf("# %s\n", reason);
 	REQUIRE(code == 0);
-	EXPECT_EQ(m->arch.layers, 30);
-	EXPECT_EQ(m->arch.width, 576);
-	EXPECT_EQ(m->arch.heads, 9);
-	EXPECT_EQ(m->arch.kv_heads, 3);
-	EXPECT_EQ(m->arch.head, 64);
-	EXPECT_EQ(m->arch.ff, 1536);
-	EXPECT_EQ(m->arch.vocab, 49152);
-	EXPECT_EQ(m->arch.context, 8192);
+	expect_sizes(&m->arch, (const uint32_t[]){30, 576, 9, 3, 64, 1536, 49152, 8192});
 	EXPECT(m->arch.rope_base == 100000);
 	EXPECT_EQ(m->parameters, 134515008);
 	EXPECT_EQ(m->file_bytes, 98362432);

@@ -231,15 +231,23 @@ static void cancel_at_every_point(void)
 	}
 }
 
+/* Two sessions and four pages: the first runs with all of them, and its batch is out. */
+static struct rig_batch one_has_all(struct rig *r, uint32_t *other, struct rig_turn first)
+{
+	struct sched_limits l = rig_limits(4);
+	rig_open(r, &l);
+	uint32_t a = rig_session(r);
+	*other = rig_session(r);
+	(void)rig_turn(r, a, first);
+	return rig_batch(r);
+}
+
 static void a_waiting_turn_is_cancelled_at_once(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(4);
-	rig_open(&r, &l);
-	uint32_t a = rig_session(&r), b = rig_session(&r);
+	uint32_t b;
 	struct rig_turn all = {0, 40, 20, 1000, 0, 0};
-	(void)rig_turn(&r, a, all);
-	struct rig_batch batch = rig_batch(&r);
+	struct rig_batch batch = one_has_all(&r, &b, all);
 	uint32_t turn = rig_turn(&r, b, all);
 	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
 	rig_cancel(&r, turn, END_CANCEL);
@@ -348,12 +356,9 @@ static void long_tables(void)
 static void deadlines_end_turns(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(4);
-	rig_open(&r, &l);
-	uint32_t a = rig_session(&r), b = rig_session(&r);
+	uint32_t b;
 	struct rig_turn all = {0, 40, 20, 1000, 0, 900}, waits = {0, 40, 20, 1000, 0, 800};
-	(void)rig_turn(&r, a, all);
-	struct rig_batch batch = rig_batch(&r);
+	struct rig_batch batch = one_has_all(&r, &b, all);
 	(void)rig_turn(&r, b, waits);
 	EXPECT_EQ(sched_deadline_us(r.s), 800);
 	rig_time(&r, 850);

@@ -4,8 +4,10 @@ the demo's session with the default model (where HOLDFAST_MODEL names it).
 import json
 import os
 import pathlib
+import signal
 import subprocess
 import sys
+import time
 
 import ar1
 import daemon_rig
@@ -42,6 +44,37 @@ def command_line(daemon):
     holdfast(daemon, "show", name, code=1)
     chat = holdfast(daemon, "chat", "--max-tokens", "4", stdin="one\ntwo\n")
     assert chat
+
+
+def signals(daemon):
+    """A command that ends by a signal closes the session that it opened, and no other."""
+    own = ar1.Daemon(daemon_rig.MODEL, "--template", "smollm2", "--kv-memory", "600000", "--turns", "1", "--stream-bytes", "1024")
+    try:
+        # One turn has the only place, and waits for its reader: the next one does not get on.
+        holder = ar1.Wire(own.endpoint)
+        held = holder.open()
+        holder.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, ar1.pack([5] * 9), sess=held,
+                     window=0)
+        holder.expect(ar1.ACCEPTED)
+        watcher = ar1.Wire(own.endpoint)
+        for number, arguments, left in ((signal.SIGTERM, ["turn", "--message", "x"], 0), (signal.SIGINT, ["turn", "--message", "x"], 0),
+                                        (signal.SIGINT, ["turn", "--keep", "--message", "x"], 1),
+                                        (signal.SIGTERM, ["chat"], 1), (signal.SIGINT, ["chat"], 1)):
+            p = subprocess.Popen([f"{BUILD}/holdfast", "--endpoint", own.endpoint, *arguments], stdin=subprocess.PIPE,
+                                 stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            assert p.stderr.readline().startswith("session ")
+            assert len(watcher.ok("session.list")["r"]) == 2 + (left if arguments[0] == "chat" else 0)
+            queued = 1 if arguments[0] == "turn" else 0
+            deadline = time.time() + 10 * SLOW
+            while watcher.ok("health")["r"]["turns_waiting"] != queued and time.time() < deadline:
+                time.sleep(0.02)
+            p.send_signal(number)
+            p.communicate(timeout=20 * SLOW)
+            assert p.returncode == 128 + number, (number, arguments, p.returncode)
+            sessions = [s["sess"] for s in watcher.ok("session.list")["r"]]
+            assert held in sessions and len(sessions) == 1 + left, (number, arguments, sessions)
+    finally:
+        assert own.stop() == 0
 
 
 def python_package(daemon):
@@ -87,6 +120,7 @@ def demo(daemon):
 daemon = daemon_rig.start()
 tap = Tap()
 tap.run("the command line against the real daemon", command_line, daemon)
+tap.run("signals leave no session behind", signals, daemon)
 tap.run("the Python package against the real daemon", python_package, daemon)
 tap.run("the demo: calls, results, and the same answers from nothing", demo, daemon)
 assert ar1.msgpack

@@ -12,7 +12,7 @@
 enum {
 	FEW_QUERIES = 4,  /* that share a decoded register */
 	FEW_HEADS = 8,    /* of a KV head, at most; with more the decoding is worth keeping */
-	FEW_TILES = 4     /* of K at once; half of them for four queries, which fill the registers */
+	FEW_TILES = 4     /* of K at once; half of them for queries that would fill the registers */
 };
 
 INLINE uint32_t kv_size(enum kv_kind kv)
@@ -44,13 +44,36 @@ INLINE struct v16 tile_scales(const struct attend_job *j, enum kv_kind kv, uint3
 				       group * j->page_tokens);
 }
 
-#define EACH_FEW(X) X(0) X(1) X(2) X(3)
-#define FEW_SCORE(i) \
+/* Spelled out, not loops: an array that is indexed by a loop's variable stays in memory with compilers
+   that unroll late. */
+#define EACH_FEW(X, n) X(n, 0) X(n, 1) X(n, 2) X(n, 3)
+#define EACH_TILE(X) X(0) X(1) X(2) X(3)
+#define FEW_TILE(n) \
+	if ((n) < tiles) \
+		p[n] = tile_at(j, t + 16 * (n), 0);
+#define FEW_ZERO(n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = v16_set(0.0f);
+#define FEW_SCORE(n, i) \
 	if ((i) < queries) { \
-		acc[i][n] = v16_fma(v16_set(q[i][v]), x.x[0], acc[i][n]); \
-		acc[i][n] = v16_fma(v16_set(q[i][v + 1]), x.x[1], acc[i][n]); \
-		acc[i][n] = v16_fma(v16_set(q[i][v + 2]), x.x[2], acc[i][n]); \
-		acc[i][n] = v16_fma(v16_set(q[i][v + 3]), x.x[3], acc[i][n]); \
+		acc[n][i] = v16_fma(v16_set(q[i][v]), x.x[0], acc[n][i]); \
+		acc[n][i] = v16_fma(v16_set(q[i][v + 1]), x.x[1], acc[n][i]); \
+		acc[n][i] = v16_fma(v16_set(q[i][v + 2]), x.x[2], acc[n][i]); \
+		acc[n][i] = v16_fma(v16_set(q[i][v + 3]), x.x[3], acc[n][i]); \
+	}
+#define FEW_SCORES(n) \
+	if ((n) < tiles) { \
+		const struct quad x = quad_of(kv, p[n] + at); \
+		_mm_prefetch((const char *)next[n] + at, _MM_HINT_T0); \
+		EACH_FEW(FEW_SCORE, n) \
+	}
+#define FEW_OUT(n, i) \
+	if ((i) < queries) { \
+		float *to = out + (i) * OPS_PARTITION + 16 * (n); \
+		v16_store(to, g ? v16_fma(acc[n][i], s, v16_load(to)) : v16_mul(acc[n][i], s)); \
+	}
+#define FEW_OUTS(n) \
+	if ((n) < tiles) { \
+		const struct v16 s = tile_scales(j, kv, t + 16 * (n), g); \
+		EACH_FEW(FEW_OUT, n) \
 	}
 
 /* Scores of `queries` queries and `tiles` tiles from token t; next: tiles to fetch. */
@@ -63,41 +86,26 @@ INLINE void few_scores(const struct attend_job *j, const float *const q[4], uint
 	size_t at = 0;
 	uint32_t v = 0;
 
-#pragma GCC unroll 4
-	for (uint32_t n = 0; n < tiles; n++)
-		p[n] = tile_at(j, t + 16 * n, 0);
+	EACH_TILE(FEW_TILE)
 	for (uint32_t g = 0; g < groups; g++) {
-		struct v16 acc[4][FEW_TILES];
+		struct v16 acc[FEW_TILES][4];
 
-#pragma GCC unroll 4
-		for (uint32_t n = 0; n < tiles; n++) {
-			acc[0][n] = acc[1][n] = acc[2][n] = acc[3][n] = v16_set(0.0f);
-		}
+		EACH_TILE(FEW_ZERO)
 		for (uint32_t end = v + values; v < end; v += 4, at += 64 * size) {
-#pragma GCC unroll 4
-			for (uint32_t n = 0; n < tiles; n++) {
-				const struct quad x = quad_of(kv, p[n] + at);
-
-				_mm_prefetch((const char *)next[n] + at, _MM_HINT_T0);
-				EACH_FEW(FEW_SCORE)
-			}
+			EACH_TILE(FEW_SCORES)
 		}
-#pragma GCC unroll 4
-		for (uint32_t n = 0; n < tiles; n++) {
-			const struct v16 s = tile_scales(j, kv, t + 16 * n, g);
-
-#pragma GCC unroll 4
-			for (uint32_t i = 0; i < queries; i++) {
-				float *to = out + i * OPS_PARTITION + 16 * n;
-
-				v16_store(to, g ? v16_fma(acc[i][n], s, v16_load(to)) :
-						  v16_mul(acc[i][n], s));
-			}
-		}
+		EACH_TILE(FEW_OUTS)
 	}
 }
 
-#define FEW_VALUE(i) \
+#define FEW_LOAD(i, r) \
+	if ((i) < queries && (r) < registers) \
+		acc[i][r] = v16_load(sum + (i) * head + 16 * (r));
+#define FEW_LOADS(i) EACH_FEW(FEW_LOAD, i)
+#define FEW_WEIGHT(i) \
+	if ((i) < queries) \
+		v16_store(w[i], v16_mul(v16_load(scores + (i) * OPS_PARTITION + at), s));
+#define FEW_VALUE(r, i) \
 	if ((i) < queries) { \
 		const struct v16 even = v16_set(w[i][t]), odd = v16_set(w[i][t + 1]); \
 		acc[i][r] = v16_fma(even, x.x[0], acc[i][r]); \
@@ -105,6 +113,16 @@ INLINE void few_scores(const struct attend_job *j, const float *const q[4], uint
 		acc[i][r] = v16_fma(odd, x.x[1], acc[i][r]); \
 		acc[i][r + 1] = v16_fma(odd, x.x[3], acc[i][r + 1]); \
 	}
+#define FEW_VALUES(r) \
+	if ((r) < registers) { \
+		const struct quad x = quad_of(kv, p + 32 * (r) * size); \
+		_mm_prefetch((const char *)next + 32 * (r) * size, _MM_HINT_T0); \
+		EACH_FEW(FEW_VALUE, r) \
+	}
+#define FEW_STORE(i, r) \
+	if ((i) < queries && (r) < registers) \
+		v16_store(sum + (i) * head + 16 * (r), acc[i][r]);
+#define FEW_STORES(i) EACH_FEW(FEW_STORE, i)
 
 /* Adds the tiles of tokens [first, end) to 16 * `registers` sums of `queries` heads from value
    `value`, whose scale is the page's group `scale`; scores: of the partition's first token. */
@@ -115,11 +133,7 @@ INLINE void few_values(const struct attend_job *j, const float *scores, uint32_t
 	const uint32_t size = kv_size(kv), head = j->head;
 	struct v16 acc[4][4];
 
-#pragma GCC unroll 4
-	for (uint32_t i = 0; i < queries; i++)
-#pragma GCC unroll 4
-		for (uint32_t r = 0; r < registers; r++)
-			acc[i][r] = v16_load(sum + i * head + 16 * r);
+	EACH_TILE(FEW_LOADS)
 	for (uint32_t at = first; at < end; at += 16) {
 		const uint8_t *p = tile_at(j, at, j->v_offset) + (size_t)value * 2 * size;
 		const uint8_t *next = at + 16 < end ? tile_at(j, at + 16, j->v_offset) +
@@ -128,24 +142,13 @@ INLINE void few_values(const struct attend_job *j, const float *scores, uint32_t
 		const struct v16 s = tile_scales(j, kv, at, scale);
 		_Alignas(64) float w[4][16];
 
-#pragma GCC unroll 4
-		for (uint32_t i = 0; i < queries; i++)
-			v16_store(w[i], v16_mul(v16_load(scores + i * OPS_PARTITION + at), s));
+		EACH_TILE(FEW_WEIGHT)
 		for (uint32_t t = 0; t < 16; t += 2, p += 2 * head * size, next += 2 * head * size) {
-#pragma GCC unroll 2
-			for (uint32_t r = 0; r < registers; r += 2) {
-				const struct quad x = quad_of(kv, p + 32 * r * size);
-
-				_mm_prefetch((const char *)next + 32 * r * size, _MM_HINT_T0);
-				EACH_FEW(FEW_VALUE)
-			}
+			FEW_VALUES(0)
+			FEW_VALUES(2)
 		}
 	}
-#pragma GCC unroll 4
-	for (uint32_t i = 0; i < queries; i++)
-#pragma GCC unroll 4
-		for (uint32_t r = 0; r < registers; r++)
-			v16_store(sum + i * head + 16 * r, acc[i][r]);
+	EACH_TILE(FEW_STORES)
 }
 
 /* Tokens [first, end), whole tiles, of the partition. */
@@ -158,7 +161,7 @@ typedef void few_value_function(const struct attend_job *j, const float *scores,
 	static void few_score_##kind##_##n(const struct attend_job *j, const float *const q[4], \
 					   uint32_t t, uint32_t end, uint32_t groups, float *out) \
 	{ \
-		enum { LOT = (n) < 4 ? FEW_TILES : FEW_TILES / 2 }; \
+		enum { LOT = (n) < ((KIND) == KV_FP8 ? 3 : 4) ? FEW_TILES : FEW_TILES / 2 }; \
 		const uint8_t *next[FEW_TILES]; \
 		for (; t + 16 * LOT <= end; t += 16 * LOT) { \
 			for (uint32_t i = 0; i < LOT; i++) { \
