@@ -239,7 +239,7 @@ static void large_step(void)
 static void ring_full(void)
 {
 	struct store *s;
-	struct fault slow = {FAULT_COMMIT, 2, 0, 300};
+	struct fault slow = {FAULT_COMMIT, 2, 0, 300, 0, false};
 	fault_set(&slow, 1);
 	REQUIRE(dir_open(&s) == 0);
 	uint32_t stalls = 0, pushed = 0;

@@ -309,11 +309,11 @@ static void writer_fails(const struct fault *fault, int expected)
 static void injected(void)
 {
 	static const struct { struct fault fault; int err; } cases[] = {
-		{{FAULT_COMMIT, 5, ENOSPC, 0}, -ERR_DISK_FULL}, {{FAULT_COMMIT, 3, EIO, 0}, -ERR_IO},
-		{{FAULT_COMMIT, 4, MDB_MAP_FULL, 0}, -ERR_DISK_FULL},
-		{{FAULT_PUT, 4, MDB_MAP_FULL, 0}, -ERR_DISK_FULL},
-		{{FAULT_PUT, 6, MDB_KEYEXIST, 0}, -ERR_INTEGRITY},
-		{{FAULT_COMMIT, 6, MDB_PANIC, 0}, -ERR_IO},
+		{{FAULT_COMMIT, 5, ENOSPC, 0, 0, false}, -ERR_DISK_FULL}, {{FAULT_COMMIT, 3, EIO, 0, 0, false}, -ERR_IO},
+		{{FAULT_COMMIT, 4, MDB_MAP_FULL, 0, 0, false}, -ERR_DISK_FULL},
+		{{FAULT_PUT, 4, MDB_MAP_FULL, 0, 0, false}, -ERR_DISK_FULL},
+		{{FAULT_PUT, 6, MDB_KEYEXIST, 0, 0, false}, -ERR_INTEGRITY},
+		{{FAULT_COMMIT, 6, MDB_PANIC, 0, 0, false}, -ERR_IO},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		writer_fails(&cases[i].fault, cases[i].err);
@@ -322,13 +322,13 @@ static void injected(void)
 	}
 	/* At the boot's own record there is no store to speak of. */
 	struct store *s;
-	struct fault first = {FAULT_COMMIT, 1, ENOSPC, 0};
+	struct fault first = {FAULT_COMMIT, 1, ENOSPC, 0, 0, false};
 	fault_set(&first, 1);
 	EXPECT_EQ(dir_open(&s), -ERR_DISK_FULL);
 	EXPECT(dir_says("cannot record the boot"));
 	fault_set(NULL, 0);
 	EXPECT_EQ(dir_try(), 0);
-	struct fault last = {FAULT_COMMIT, 2, EIO, 0};
+	struct fault last = {FAULT_COMMIT, 2, EIO, 0, 0, false};
 	fault_set(&last, 1);
 	REQUIRE(dir_open(&s) == 0);
 	EXPECT_EQ(store_close(&s), -ERR_IO);
@@ -415,7 +415,7 @@ static void file_systems(void)
 		{0x794c7630, 0, "overlay"}, {0x01021994, 0, "tmpfs"}, {0xef53, 0, NULL},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-		struct fault fault = {FAULT_STATFS, 1, cases[i].magic, 0};
+		struct fault fault = {FAULT_STATFS, 1, cases[i].magic, 0, 0, false};
 		fault_set(&fault, 1);
 		EXPECT_EQ(dir_try(), cases[i].err);
 		if (cases[i].err != 0)
@@ -431,7 +431,7 @@ static void file_systems(void)
 static void half_made(void)
 {
 	struct store *s;
-	struct fault fault = {FAULT_CREATED, 1, EIO, 0};
+	struct fault fault = {FAULT_CREATED, 1, EIO, 0, 0, false};
 	fault_set(&fault, 1);
 	EXPECT_EQ(dir_open(&s), -ERR_IO);
 	fault_set(NULL, 0);
