@@ -309,7 +309,8 @@ static void writer_fails(const struct fault *fault, int expected)
 static void injected(void)
 {
 	static const struct { struct fault fault; int err; } cases[] = {
-		{{FAULT_COMMIT, 5, ENOSPC, 0, 0, false}, -ERR_DISK_FULL}, {{FAULT_COMMIT, 3, EIO, 0, 0, false}, -ERR_IO},
+		{{FAULT_COMMIT, 5, ENOSPC, 0, 0, false}, -ERR_DISK_FULL},
+		{{FAULT_COMMIT, 3, EIO, 0, 0, false}, -ERR_IO},
 		{{FAULT_COMMIT, 4, MDB_MAP_FULL, 0, 0, false}, -ERR_DISK_FULL},
 		{{FAULT_PUT, 4, MDB_MAP_FULL, 0, 0, false}, -ERR_DISK_FULL},
 		{{FAULT_PUT, 6, MDB_KEYEXIST, 0, 0, false}, -ERR_INTEGRITY},
