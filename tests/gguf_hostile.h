@@ -101,7 +101,6 @@ TWIST(rope_yarn) { make_string(m, "llama.rope.scaling.type", "yarn"); }
 TWIST(epsilon_nan) { make_f32(m, "llama.attention.layer_norm_rms_epsilon", __builtin_nanf("")); }
 TWIST(epsilon_negative) { make_f32(m, "llama.attention.layer_norm_rms_epsilon", -1); }
 TWIST(experts) { make_u32(m, "llama.expert_count", 8); }
-TWIST(window) { make_u32(m, "llama.attention.sliding_window", 64); }
 TWIST(vocab_size) { make_u32(m, "llama.vocab_size", 4); }
 TWIST(missing_tensor) { m->tensor_count--; }
 TWIST(stray_tensor) { make_tensor(m, "blk.0.attn_q_norm.weight", 0, 16, 0); }
@@ -159,7 +158,7 @@ static const struct hostile hostile[] = {
 	FOREIGN(type_not_taken, "Q2_K"), BAD(alignment_0, "alignment"),
 	BAD(alignment_24, "alignment: 24"), BAD(alignment_huge, "alignment"),
 	BAD(alignment_type, "int32"), BAD(no_arch, "missing"), FOREIGN(other_arch, "mamba"),
-	FOREIGN(binary_arch, "?[31m??"), BAD(arch_type, "string"), FOREIGN(split_file, "3 files"),
+	FOREIGN(binary_arch, "?[31m??"), BAD(arch_type, "string"), BAD(split_file, "name does not end"),
 	BAD(no_layers, "missing"), BAD(zero_layers, "block_count: 0"),
 	BAD(many_layers, "512"), BAD(one_layer_more, "blk.1.attn_norm.weight"),
 	BAD(layers_type, "uint64"), BAD(wide, "embedding_length"), BAD(other_width, "64"),
@@ -168,7 +167,7 @@ static const struct hostile hostile[] = {
 	BAD(other_kv, "attn_k.weight"), BAD(other_head, "attn_q.weight"),
 	FOREIGN(other_value, "value_length: 8"), BAD(rope_odd, "odd"), BAD(rope_long, "18"),
 	BAD(rope_nan, "freq_base"), FOREIGN(rope_yarn, "yarn"), BAD(epsilon_nan, "epsilon"),
-	BAD(epsilon_negative, "epsilon"), FOREIGN(experts, "8 experts"), FOREIGN(window, "64"),
+	BAD(epsilon_negative, "epsilon"), FOREIGN(experts, "8 experts"),
 	BAD(vocab_size, "vocab_size"), BAD(missing_tensor, "ffn_down.weight"),
 	FOREIGN(stray_tensor, "attn_q_norm"), FOREIGN(stray_layer, "blk.1.attn_norm"),
 	BAD(turned_tensor, "attn_k.weight"), FOREIGN(quantised_norm, "output_norm"),
