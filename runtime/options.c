@@ -64,7 +64,7 @@ static const struct entry table[] = {
 	NUMBER("batch-rows", batch_rows, 1, 65536, "512", "rows of one step"),
 	NUMBER("chunk", chunk, 1, 65536, "256", "prefill rows of one turn in one step"),
 	NUMBER("step-ms", step_ms, 0, 60000, "0", "wanted time of a step; 0: no bound"),
-	NUMBER("growth", growth, 0, 1 << 20, "0", "growth quantum in tokens; 0: promise in full"),
+	NUMBER("growth", growth, 0, 1 << 20, "256", "growth quantum in tokens; 0: promise in full"),
 	BYTES("body-bytes", body_bytes, 1024, 64 << 20, "262144", "MessagePack body of one message"),
 	BYTES("blob-bytes", blob_bytes, 1024, 256 << 20, "1048576", "third frame of one message"),
 	BYTES("stream-bytes", stream_bytes, 1024, 64 << 20, "65536", "unread text of a turn before it pauses"),

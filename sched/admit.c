@@ -41,14 +41,14 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 		return answer;
 	}
 	CHECK(units >= x->units);
-	uint64_t slack = pages_slack_units(s), needed = units - x->units;
-	if (needed <= slack)
-		needed += units_taken_back(s, t->session); /* a walk, so only if it can matter */
-	if (needed <= slack) {
+	uint32_t claim = units - x->units, now = claim_quantum(s, t->prompt, x->units, claim);
+	answer.short_units = claim_missing(s, claim, now, 0);
+	if (answer.short_units == 0) /* a walk, so only if it can matter */
+		answer.short_units = claim_missing(s, claim, now, units_taken_back(s, t->session));
+	if (answer.short_units == 0) {
 		answer.admitted = 1;
 		return answer;
 	}
-	answer.short_units = needed - slack;
 	/* Would it fit if every running turn had ended? If not, grants stand in its way; those are
 	   kept for as long as they were given, so the queue does not stand still for it. */
 	uint64_t others = s->granted_units - x->granted;

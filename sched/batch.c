@@ -60,6 +60,32 @@ static void plan_add(struct sched *s, uint32_t turn, uint32_t rows, enum phase p
 	CHECK(f->wanted <= turn_at(s, turn)->promised); /* what is promised is enough, again */
 }
 
+/* Of the rows, those that the turn has or is promised pages for. Told once when there are none: the
+   turn waits until an older one has ended. */
+static uint32_t rows_covered(struct step *p, uint32_t turn, uint32_t rows)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	uint32_t units = units_of(s, (uint64_t)x->resident + rows);
+	if (units <= x->units)
+		return rows;
+	uint64_t have = (uint64_t)x->units + claim_promise(s, turn, units - x->units);
+	uint64_t reach = have * s->limits.page_tokens - x->resident;
+	if (reach > 0) {
+		t->stalled = 0;
+		return rows < reach ? rows : (uint32_t)reach;
+	}
+	if (!t->stalled) {
+		struct effect *told = effect_of_turn(p, EFFECT_WAIT, turn);
+		told->as.wait.why = WAIT_PAGES;
+		told->as.wait.blocker = turn_at(s, s->running.first)->session;
+		told->as.wait.short_bytes = s->unit_bytes;
+	}
+	t->stalled = 1;
+	return 0;
+}
+
 static int turn_decodes(const struct sched *s, const struct turn *t)
 {
 	const struct session *x = session_at(s, t->session);
@@ -80,6 +106,8 @@ static void plan(struct step *p)
 			continue;
 		}
 		CHECK(left > 0); /* batch_rows is at least batch_turns */
+		if (rows_covered(p, turn, 1) == 0)
+			continue;
 		plan_add(s, turn, 1, PHASE_DECODE);
 		left--;
 	}
@@ -97,6 +125,8 @@ static void plan(struct step *p)
 			rows = s->limits.chunk_tokens;
 		if (rows > left)
 			rows = left;
+		if (rows)
+			rows = rows_covered(p, turn, rows);
 		if (rows == 0)
 			continue;
 		plan_add(s, turn, rows, PHASE_PREFILL);
@@ -137,6 +167,7 @@ static uint32_t flight_assign(struct step *p, const struct flight *f)
 	if (units) {
 		pages_assign(p, t->session, units);
 		t->promised -= units;
+		t->claim -= units;
 		s->promised_units -= units;
 	}
 	return rows;
@@ -288,5 +319,10 @@ void on_batch_done(struct step *p)
 		next = t->link.next;
 		if (t->end != END_NONE)
 			turn_end(p, turn, (enum end)t->end, (int)t->err);
+	}
+	/* A slab with less pages may not hold what was counted on. */
+	for (uint32_t turn = claim_excess(s); turn != SCHED_NONE; turn = claim_excess(s)) {
+		s->counts.forced_recomputes++;
+		turn_end(p, turn, END_FAULT, ERR_NO_PAGES);
 	}
 }

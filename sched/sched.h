@@ -141,6 +141,7 @@ struct turn_view {
 	uint32_t wait_why, blocker;
 	uint64_t short_bytes;
 	uint32_t prompt, computed, sampled, output_max, credit;
+	uint64_t claim_bytes, promised_bytes; /* running: what it may still need; what is its to have */
 };
 int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out);
 
@@ -166,7 +167,8 @@ struct sched_counts {
 	uint64_t turns_arrived, turns_admitted, turns_ended, turns_refused, turns_waited;
 	uint64_t tokens_resident, tokens_reloaded, tokens_recomputed, tokens_fresh, tokens_sampled;
 	uint64_t pages_assigned, pages_given_up; /* given up: of sessions at rest, to others */
-	uint64_t forced_recomputes; /* running turns that lost pages to others: 0 */
+	uint64_t forced_recomputes; /* running turns that had to end for want of pages: 0, unless pages
+				       were quarantined */
 };
 struct sched_counts sched_counts(const struct sched *s);
 

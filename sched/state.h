@@ -12,7 +12,8 @@
  *  I4  an idle or waiting session has exactly the units that its resident tokens fill;
  *      a running one has at least those;
  *  I5  a page that is not full has one owner;
- *  I6  free + doomed + yielding units cover the promised units, in every group;
+ *  I6  the claim of each running turn, and what is promised to younger ones, are covered by free,
+ *      doomed and yielded units and by what older turns give back: see claim.c;
  *  I7  the ledger's columns are what a recount gives, and each account's sum never changes;
  *  I8  resident <= known <= history <= context, and history counts every given and sampled token;
  *  I9  the queue is in order of arrival; a session is in the retention list if, and only if, it
@@ -81,7 +82,9 @@ struct turn {
 	uint64_t key, arrival, deadline_us, arrived_us, admitted_us, first_us, short_bytes;
 	uint32_t state, session;
 	uint32_t keep, prompt, output_max, credit, sampled;
-	uint32_t promised; /* units still to be assigned to it at most */
+	uint32_t claim;    /* units that may still be assigned to it */
+	uint32_t promised; /* of those, the ones that are its to have at any time */
+	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
@@ -206,7 +209,16 @@ void pages_durable(struct sched *s, uint64_t step);
 uint32_t pages_free_units(const struct sched *s);    /* assignable now, in every group */
 uint32_t pages_coming_units(const struct sched *s);  /* free or doomed */
 uint32_t pages_total_units(const struct sched *s);   /* not quarantined */
-uint64_t pages_slack_units(const struct sched *s);   /* coming and yielding, beyond the promises */
+
+/* claim.c: what running turns may still need, and what is promised of it. */
+uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */
+int claim_safe(const struct sched *s);       /* I6 */
+uint64_t claim_slack(const struct sched *s);
+uint64_t claim_slack_after(const struct sched *s, uint32_t turn);
+uint64_t claim_missing(const struct sched *s, uint64_t claim, uint64_t now, uint64_t taken);
+uint32_t claim_quantum(const struct sched *s, uint32_t tokens, uint32_t units, uint32_t claim);
+uint32_t claim_promise(struct sched *s, uint32_t turn, uint32_t wanted);
+uint32_t claim_excess(struct sched *s);
 
 /* grant.c: what was promised to stay. */
 void retain_open(struct step *p, uint32_t session, struct effect *told);

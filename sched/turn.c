@@ -68,7 +68,7 @@ static void turn_stop(struct step *p, uint32_t turn)
 	chain_take(s, &s->running, LINK_TURN, turn);
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
-	t->promised = 0;
+	t->promised = t->claim = 0;
 	pages_drop(p, t->session, units_of(s, x->resident), 0);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RUNNING, COLUMN_RETAINED, x->sole * s->unit_bytes);
 	x->state = SESSION_IDLE;
@@ -320,12 +320,13 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	chain_push_last(s, &s->running, LINK_TURN, turn);
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
-	t->promised = units - x->units;
+	t->claim = units - x->units;
+	t->promised = claim_quantum(s, t->prompt, x->units, t->claim);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RETAINED, COLUMN_RUNNING, x->sole * s->unit_bytes);
 	x->state = SESSION_RUNNING;
 	pages_floor_set(s, t->session, FLOOR_ALL);
 	s->promised_units += t->promised;
-	(void)pages_slack_units(s); /* I6 */
+	CHECK(claim_safe(s)); /* I6 */
 	(void)effect_of_turn(p, EFFECT_ADMITTED, turn);
 }
 

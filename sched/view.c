@@ -59,6 +59,8 @@ int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out)
 	out->sampled = t->sampled;
 	out->output_max = t->output_max;
 	out->credit = t->credit;
+	out->claim_bytes = t->claim * s->unit_bytes;
+	out->promised_bytes = t->promised * s->unit_bytes;
 	return 0;
 }
 

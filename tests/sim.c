@@ -54,7 +54,7 @@ static void limits_draw(struct world *w)
 	l->batch_rows = l->batch_turns + below(w, wide ? 900 : 96);
 	l->chunk_tokens = 1 + below(w, wide ? 600 : 64);
 	l->queue_turns = 1 + below(w, 8);
-	l->growth_tokens = below(w, 2) * 64;
+	l->growth_tokens = chance(w, 500) ? 0 : 1 + below(w, 64);
 	l->hold_until_durable = below(w, 2);
 	l->step_us = below(w, 2) * 100;
 	l->weights_bytes = 12345;
