@@ -258,12 +258,15 @@ static void rest_check(const struct sched *s, const struct tally *sum)
 			CHECK((c->rest[age].count > 0) == (int)(c->resting >> age & 1));
 			CHECK((c->pause[age].count > 0) == (int)(c->pausing >> age & 1));
 			resting += c->rest[age].count;
+			uint64_t units = 0;
 			pausing += c->pause[age].count;
 			for (uint32_t x = c->rest[age].first; x != SCHED_NONE; x = session_at(s, x)->rest.next) {
 				CHECK(session_at(s, x)->at_rest == REST_SOLE);
 				CHECK(session_at(s, x)->class == class);
 				CHECK(session_at(s, x)->age == age);
+				units += session_at(s, x)->rest_units;
 			}
+			CHECK(units == c->units[age]);
 			for (uint32_t x = c->pause[age].first; x != SCHED_NONE;
 			     x = session_at(s, x)->pause_link.next) {
 				CHECK(session_at(s, x)->pausing);

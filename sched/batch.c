@@ -1,8 +1,8 @@
 /*
  * Batches: what is computed next, and what came of it. One is in flight at a time.
  *
- * Every decoding turn with room in its stream has one row; prefill chunks fill what is left, the
- * turn admitted first going first. Rows are planned first, then pages are made free for all of
+ * Every decoding turn with room in its stream has one row; prefill chunks fill what is left, in the
+ * order that order.c gives. Rows are planned first, then pages are made free for all of
  * them at once, then each entry gets what there is: a turn whose pages are not durable yet is cut
  * short or left out, and comes again with the next batch.
  */
@@ -27,23 +27,6 @@ static uint32_t rows_wanted(const struct sched *s, const struct turn *t)
 	if (t->sampled >= t->credit)
 		rows--;
 	return rows;
-}
-
-/* Prefill rows that the wanted step time leaves, once the rates are known. At least a page's
-   worth, or a step time set too small would stop prefill for good. */
-static uint32_t prefill_rows_max(const struct sched *s, uint32_t decode_rows)
-{
-	uint32_t rows = s->limits.batch_rows - decode_rows;
-	if (s->limits.step_us == 0 || s->prefill_ns_token == 0)
-		return rows;
-	uint64_t us_max = UINT64_MAX / 1000;
-	uint64_t budget = (s->limits.step_us < us_max ? s->limits.step_us : us_max) * 1000;
-	uint64_t decode = s->decode_ns_row < UINT64_MAX / (decode_rows + 1)
-		? s->decode_ns_row * decode_rows : UINT64_MAX;
-	uint64_t fit = budget > decode ? (budget - decode) / s->prefill_ns_token : 0;
-	if (fit < s->limits.page_tokens)
-		fit = s->limits.page_tokens;
-	return fit < rows ? (uint32_t)fit : rows;
 }
 
 static void plan_add(struct sched *s, uint32_t turn, uint32_t rows, enum phase phase)
@@ -92,15 +75,29 @@ static int turn_decodes(const struct sched *s, const struct turn *t)
 	return t->sampled > 0 && x->resident + 1 == x->history;
 }
 
+static uint32_t prefill_rows(struct step *p, uint32_t turn, uint32_t left)
+{
+	const struct sched *s = p->s;
+	uint32_t rows = rows_wanted(s, turn_at(s, turn));
+	if (rows == 0) {
+		pause_tell(p, turn);
+		return 0;
+	}
+	if (rows > s->limits.chunk_tokens)
+		rows = s->limits.chunk_tokens;
+	return rows_covered(p, turn, rows < left ? rows : left);
+}
+
 static void plan(struct step *p)
 {
 	struct sched *s = p->s;
 	uint32_t left = s->limits.batch_rows, turn;
 	s->flight_count = 0;
 	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
-		const struct turn *t = turn_at(s, turn);
+		struct turn *t = turn_at(s, turn);
 		if (!turn_decodes(s, t))
 			continue;
+		t->planned = s->step;
 		if (rows_wanted(s, t) == 0) {
 			pause_tell(p, turn);
 			continue;
@@ -111,25 +108,17 @@ static void plan(struct step *p)
 		plan_add(s, turn, 1, PHASE_DECODE);
 		left--;
 	}
-	left = prefill_rows_max(s, s->limits.batch_rows - left);
-	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
-		const struct turn *t = turn_at(s, turn);
-		if (turn_decodes(s, t))
+	left = order_prefill_rows(s, s->limits.batch_rows - left);
+	s->prefill_planned = 0;
+	while (left > 0 && (turn = order_prefill(s, s->step)) != SCHED_NONE) {
+		turn_at(s, turn)->planned = s->step;
+		if (turn_decodes(s, turn_at(s, turn)))
 			continue;
-		uint32_t rows = rows_wanted(s, t);
-		if (rows == 0) {
-			pause_tell(p, turn);
-			continue;
-		}
-		if (rows > s->limits.chunk_tokens)
-			rows = s->limits.chunk_tokens;
-		if (rows > left)
-			rows = left;
-		if (rows)
-			rows = rows_covered(p, turn, rows);
+		uint32_t rows = prefill_rows(p, turn, left);
 		if (rows == 0)
 			continue;
 		plan_add(s, turn, rows, PHASE_PREFILL);
+		s->prefill_planned += rows;
 		left -= rows;
 	}
 }
@@ -250,6 +239,7 @@ static void result_take(struct step *p, const struct flight *f, const struct bat
 	struct session *x = session_at(s, t->session);
 	CHECK(x->resident == f->position);
 	x->resident += r->computed;
+	order_work(s, x->principal, r->computed);
 	if (x->known < x->resident)
 		x->known = x->resident;
 	if (r->sampled) {
@@ -298,6 +288,7 @@ void on_batch_done(struct step *p)
 	struct sched *s = p->s;
 	uint32_t count = s->flight_count, next;
 	results_check(p);
+	order_measure(s, p->event->as.batch.measured_us);
 	/* In this order: all rows are taken while every table still is as the batch saw it; then bad
 	   pages are marked, all of them before the first is cut, since one cut may free another. */
 	for (uint32_t i = 0; i < count; i++) {

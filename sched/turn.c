@@ -100,6 +100,7 @@ static void turn_finish(struct step *p, uint32_t turn, enum end end, int err)
 	s->counts.tokens_sampled += t->sampled;
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_RUNNING, COLUMN_FREE, s->limits.stream_turn_bytes);
 	timer_clear_deadline(s, turn);
+	order_leave(s, x->principal);
 	memset(t, 0, sizeof *t);
 	chain_push_last(s, &s->turn_free, LINK_TURN, turn);
 }
@@ -265,6 +266,7 @@ static uint32_t turn_take(struct step *p)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->blocker = SCHED_NONE;
+	order_arrive(s, session_at(s, e->session)->principal);
 	chain_push_last(s, &s->queue, LINK_TURN, turn);
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_FREE, COLUMN_RUNNING, s->limits.stream_turn_bytes);
 	if (e->as.turn.deadline_us) {

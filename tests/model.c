@@ -140,6 +140,7 @@ static void event_turn(struct model *m, const struct effects *out)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->deadline_us = e->as.turn.deadline_us;
+	t->arrived_us = e->now_us;
 	t->arrival = ++m->arrivals;
 	if (x->turn == SCHED_NONE)
 		take_over(m, turn);
@@ -391,6 +392,8 @@ static void effect_admitted(struct model *m, const struct effect *f)
 	t->index = f->turn;
 	t->running = 1;
 	t->admitted = ++m->admissions;
+	if (t->arrived_us + m->limits.wait_us_max <= m->event.now_us)
+		m->forced_us = m->event.now_us;
 	t->resident = x->resident;
 	t->recomputed = t->fresh = 0;
 	for (uint32_t i = x->resident; i < x->history; i++)

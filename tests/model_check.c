@@ -55,16 +55,28 @@ int model_fits_beside(const struct model *m, const struct model_turn *t)
 	return model_turn_units(m, t) + others <= total_units(m);
 }
 
-/* Nobody passes a turn that arrived earlier, is its session's, and fits beside the grants. */
+/* The turn has waited so long that it comes before all others. */
+int model_due(const struct model *m, const struct model_turn *t)
+{
+	uint64_t wait = m->limits.wait_us_max, now = m->event.now_us;
+	return wait == 0 || (t->arrived_us + wait <= now && m->forced_us + wait / 16 <= now);
+}
+
+/* Nobody passes a turn that arrived earlier, is its session's, fits beside the grants, and is due: of
+   those, at least not the one that came first. */
 void model_order(struct model *m, uint32_t turn)
 {
+	uint32_t first = SCHED_NONE;
 	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
 		const struct model_turn *t = &m->turn[i];
-		if (!t->live || t->running || t->arrival >= m->turn[turn].arrival)
+		if (!t->live || t->running || m->session[t->session].turn != i || !model_fits_beside(m, t))
 			continue;
-		if (m->session[t->session].turn == i && model_fits_beside(m, t))
-			model_fail(m, "ADMITTED out of order");
+		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
+			first = i;
 	}
+	if (first != SCHED_NONE && m->turn[first].arrival < m->turn[turn].arrival &&
+	    model_due(m, &m->turn[first]))
+		model_fail(m, "ADMITTED out of order");
 }
 
 /* A refusal must be true. */
@@ -329,7 +341,8 @@ static void promises_after(struct model *m, uint32_t yielding)
 	}
 	if (running > m->limits.batch_turns)
 		model_fail(m, "more turns run than may");
-	if (first == SCHED_NONE || running == m->limits.batch_turns || cover < promised)
+	if (first == SCHED_NONE || running == m->limits.batch_turns || cover < promised ||
+	    !model_due(m, &m->turn[first]))
 		return;
 	uint32_t session = m->turn[first].session;
 	const struct model_turn *t = &m->turn[first];
