@@ -35,17 +35,21 @@ static int short_string(struct gguf *g, const char *key, size_t room, char *to)
 static int read_kind(struct gguf *g, struct vocabulary *v)
 {
 	TRY(short_string(g, "tokenizer.ggml.model", sizeof v->model, v->model));
+	/* A vocabulary of scores cuts no text beforehand; what the file calls that does not matter. */
+	if (!strcmp(v->model, "llama"))
+		return 0;
 	if (strcmp(v->model, "gpt2"))
 		return gguf_refuse(g, -ERR_UNSUPPORTED,
-				   "tokenizer.ggml.model: \"%s\" is not supported, \"gpt2\" is",
-				   gguf_show(v->model, strlen(v->model)));
+				   "tokenizer.ggml.model: \"%s\" is not supported, \"gpt2\" and "
+				   "\"llama\" are", gguf_show(v->model, strlen(v->model)));
 	if (!gguf_find(g, "tokenizer.ggml.pre"))
 		return gguf_refuse(g, -ERR_UNSUPPORTED,
 				   "tokenizer.ggml.pre: without the key the text would be cut wrongly");
 	TRY(short_string(g, "tokenizer.ggml.pre", sizeof v->pre, v->pre));
 	if (!pretokenizer_known(v->pre))
 		return gguf_refuse(g, -ERR_UNSUPPORTED,
-				   "tokenizer.ggml.pre: \"%s\" is not supported, \"smollm\" is",
+				   "tokenizer.ggml.pre: \"%s\" is not supported; smollm, gpt-2, qwen2, "
+				   "llama-bpe and tekken are",
 				   gguf_show(v->pre, strlen(v->pre)));
 	return 0;
 }
@@ -103,6 +107,9 @@ static int read_ids(struct gguf *g, struct vocabulary *v)
 {
 	static const char start[] = "tokenizer.ggml.", end[] = "_token_id";
 	v->bos = v->eos = v->eot = v->unknown = v->pad = UINT32_MAX;
+	/* What these families do when a file does not say. */
+	v->add_space_prefix = !strcmp(v->model, "llama");
+	v->add_bos = v->add_space_prefix || !strcmp(v->pre, "tekken") || !strncmp(v->pre, "llama", 5);
 	for (uint32_t i = 0; i < g->value_count; i++) {
 		const struct gguf_value *value = &g->value[i];
 		const char *key = (const char *)g->bytes + value->key_at;
@@ -134,7 +141,7 @@ static int check_counts(struct gguf *g, const struct gguf_value *tokens,
 	if (tokens->count == 0 || tokens->count > MODEL_VOCAB_MAX)
 		return gguf_refuse(g, -ERR_BAD_FILE, "tokenizer.ggml.tokens: %llu items, 1 to %d are taken",
 				   (unsigned long long)tokens->count, MODEL_VOCAB_MAX);
-	if (merges->count > MODEL_MERGES_MAX)
+	if (merges && merges->count > MODEL_MERGES_MAX)
 		return gguf_refuse(g, -ERR_BAD_FILE, "tokenizer.ggml.merges: %llu items, %d are taken",
 				   (unsigned long long)merges->count, MODEL_MERGES_MAX);
 	if (scores && scores->count != tokens->count)
@@ -181,17 +188,21 @@ int load_vocabulary(struct gguf *g, struct model *model, void **memory)
 	size_t length = 0;
 	TRY(read_kind(g, v));
 	TRY(array(g, "tokenizer.ggml.tokens", GGUF_STRING, true, &tokens));
-	TRY(array(g, "tokenizer.ggml.merges", GGUF_STRING, true, &merges));
-	TRY(array(g, "tokenizer.ggml.scores", GGUF_F32, false, &scores));
+	const bool by_score = !strcmp(v->model, "llama");
+	TRY(array(g, "tokenizer.ggml.merges", GGUF_STRING, !by_score, &merges));
+	TRY(array(g, "tokenizer.ggml.scores", GGUF_F32, by_score, &scores));
+	if (by_score)
+		merges = NULL;
 	TRY(array(g, "tokenizer.ggml.token_type", GGUF_I32, true, &kinds));
 	TRY(gguf_string(g, "tokenizer.chat_template", false, &text, &length));
 	TRY(check_counts(g, tokens, merges, scores));
 	v->count = (uint32_t)tokens->count;
-	v->merge_count = (uint32_t)merges->count;
+	v->merge_count = merges ? (uint32_t)merges->count : 0;
 	TRY(allocate(g, v, scores != NULL, length, memory));
 	/* Written here once, through the one allocation; const for everybody else. */
 	TRY(strings(g, tokens, "tokenizer.ggml.tokens", v->text, (uint32_t *)v->length));
-	TRY(strings(g, merges, "tokenizer.ggml.merges", v->merge, (uint32_t *)v->merge_length));
+	if (merges)
+		TRY(strings(g, merges, "tokenizer.ggml.merges", v->merge, (uint32_t *)v->merge_length));
 	TRY(read_kinds(g, kinds, v->count, (uint8_t *)v->kind));
 	if (scores)
 		memcpy((float *)v->score, g->bytes + scores->at, v->count * sizeof(float));
