@@ -4,6 +4,7 @@
  */
 #include "runtime/load.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -99,6 +100,38 @@ static int check_merges(struct gguf *g, const struct vocabulary *v)
 			return gguf_refuse(g, -ERR_BAD_FILE,
 					   "tokenizer.ggml.merges: item %u is not two parts", i);
 	}
+	return 0;
+}
+
+/* A vocabulary of scores orders merges by them, and writes what it has no token for byte by byte: it
+   needs numbers, and a token for each of the 256 bytes. */
+static int check_scores(struct gguf *g, const struct vocabulary *v)
+{
+	bool there[256] = {false};
+	for (uint32_t i = 0; i < v->count; i++) {
+		unsigned byte = 0;
+		if (!isfinite(v->score[i]))
+			return gguf_refuse(g, -ERR_BAD_FILE,
+					   "tokenizer.ggml.scores: that of token %u is no number", i);
+		if (v->kind[i] != TOKEN_BYTE)
+			continue;
+		bool right = v->length[i] == 6 && !memcmp(v->text[i], "<0x", 3) &&
+			     v->text[i][5] == '>';
+		for (unsigned n = 3; right && n < 5; n++) {
+			const char c = v->text[i][n];
+			right = memchr("0123456789ABCDEF", c, 16) != NULL;
+			byte = byte * 16 + (unsigned)(c <= '9' ? c - '0' : c - 'A' + 10);
+		}
+		if (!right || there[byte])
+			return gguf_refuse(g, -ERR_BAD_FILE,
+					   "tokenizer.ggml.tokens: token %u is a byte by its kind, and %s",
+					   i, right ? "the second of that byte" : "not <0x00> to <0xFF>");
+		there[byte] = true;
+	}
+	for (unsigned b = 0; b < 256; b++)
+		if (!there[b])
+			return gguf_refuse(g, -ERR_BAD_FILE,
+					   "tokenizer.ggml.tokens: byte 0x%02X has no token", b);
 	return 0;
 }
 
@@ -207,6 +240,8 @@ int load_vocabulary(struct gguf *g, struct model *model, void **memory)
 	if (scores)
 		memcpy((float *)v->score, g->bytes + scores->at, v->count * sizeof(float));
 	TRY(check_merges(g, v));
+	if (by_score)
+		TRY(check_scores(g, v));
 	if (text)
 		memcpy((char *)v->chat_template, text, length);
 	else

@@ -22,8 +22,7 @@
 
 struct tokenizer; /* immutable after opening: any thread may use it */
 
-/* Borrows model->vocabulary, which must outlive it. -ERR_UNSUPPORTED with the name in reason,
-   -ERR_BAD_FILE with what is wrong with the table. */
+/* Borrows model->vocabulary, which must outlive it. -ERR_UNSUPPORTED with the name in reason. */
 int tokenizer_open(const struct model *model, struct tokenizer **out, char *reason);
 void tokenizer_close(struct tokenizer **tokenizer);
 

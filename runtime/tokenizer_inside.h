@@ -62,8 +62,8 @@ struct score {
 size_t score_symbol(const uint8_t *text, size_t length);
 /* Cuts off the first piece, as a split_fn. */
 size_t score_split(const struct score *score, const uint8_t *text, size_t length);
-/* Ranks and neighbours; the vocabulary has scores. -ERR_MEMORY; -ERR_BAD_FILE with the reason. */
-int score_open(const struct vocabulary *vocabulary, struct score **out, char *reason);
+/* Ranks and neighbours; the vocabulary has scores, all finite. -ERR_MEMORY. */
+int score_open(const struct vocabulary *vocabulary, struct score **out);
 
 /* Whether a token's own bytes merge into it: asked once, when a piece has those bytes. */
 enum { WHOLE_UNKNOWN, WHOLE_YES, WHOLE_NO };

@@ -207,43 +207,12 @@ static int open_ends(struct tokenizer *t)
 	return 0;
 }
 
-/* A vocabulary of scores writes what it has no token for byte by byte: it needs all 256. */
-static int check_bytes(const struct vocabulary *v, char *reason)
-{
-	bool there[256] = {false};
-	for (uint32_t i = 0; i < v->count; i++) {
-		unsigned byte = 0, n = 0;
-		if (v->kind[i] != TOKEN_BYTE)
-			continue;
-		bool right = v->length[i] == 6 && !memcmp(v->text[i], "<0x", 3) &&
-			     v->text[i][5] == '>';
-		for (const char *c = v->text[i] + 3; right && n < 2; n++, c++) {
-			right = memchr("0123456789ABCDEF", *c, 16) != NULL;
-			byte = byte * 16 + (unsigned)(*c <= '9' ? *c - '0' : *c - 'A' + 10);
-		}
-		if (!right || there[byte & 255]) {
-			snprintf(reason, MODEL_REASON_MAX,
-				 "tokenizer.ggml.tokens: token %u is marked as a byte and is %s", i,
-				 right ? "one that there was before" : "no <0x00> to <0xFF>");
-			return -ERR_BAD_FILE;
-		}
-		there[byte] = true;
-	}
-	for (unsigned b = 0; b < 256; b++)
-		if (!there[b]) {
-			snprintf(reason, MODEL_REASON_MAX,
-				 "tokenizer.ggml.tokens: byte 0x%02X has no token", b);
-			return -ERR_BAD_FILE;
-		}
-	return 0;
-}
-
-static int open_tables(struct tokenizer *t, bool scores, char *reason)
+static int open_tables(struct tokenizer *t, bool scores)
 {
 	int16_t byte_of[PRINTABLE_COUNT];
 	printable_table(byte_of);
 	if (scores)
-		TRY(score_open(t->vocabulary, &t->score, reason));
+		TRY(score_open(t->vocabulary, &t->score));
 	TRY(open_tokens(t, byte_of));
 	if (!scores)
 		TRY(open_merges(t, byte_of));
@@ -262,22 +231,16 @@ int tokenizer_open(const struct model *model, struct tokenizer **out, char *reas
 			 gguf_show(v->model, strlen(v->model)), gguf_show(v->pre, strlen(v->pre)));
 		return -ERR_UNSUPPORTED;
 	}
-	if (scores && !v->score) {
-		snprintf(reason, MODEL_REASON_MAX, "tokenizer.ggml.scores: the key is missing");
-		return -ERR_BAD_FILE;
-	}
-	if (scores)
-		TRY(check_bytes(v, reason));
+	CHECK(!scores || v->score); /* load_vocabulary.c refuses a file without */
 	struct tokenizer *t = calloc(1, sizeof *t);
 	int code = -ERR_MEMORY;
 	if (t && sodium_init() >= 0) {
 		t->vocabulary = v;
 		t->pretokenizer = pretokenizer;
-		code = open_tables(t, scores, reason);
+		code = open_tables(t, scores);
 	}
 	if (code != 0) {
-		if (!reason[0])
-			snprintf(reason, MODEL_REASON_MAX, "no memory for the tokenizer");
+		snprintf(reason, MODEL_REASON_MAX, "no memory for the tokenizer");
 		tokenizer_close(&t);
 	}
 	*out = t;

@@ -5,8 +5,6 @@
  */
 #include "runtime/tokenizer_inside.h"
 
-#include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,7 +50,7 @@ static int by_score(const void *a, const void *b)
 	return (x->score < y->score) - (x->score > y->score);
 }
 
-int score_open(const struct vocabulary *v, struct score **out, char *reason)
+int score_open(const struct vocabulary *v, struct score **out)
 {
 	struct score *score = calloc(1, sizeof *score + v->count * sizeof score->rank[0]);
 	struct ranked *ranked = malloc(v->count * sizeof *ranked);
@@ -62,11 +60,6 @@ int score_open(const struct vocabulary *v, struct score **out, char *reason)
 		const uint8_t *text = (const uint8_t *)v->text[i];
 		size_t n = 0;
 		ranked[i] = (struct ranked){v->score[i], i};
-		if (!isfinite(v->score[i])) {
-			snprintf(reason, MODEL_REASON_MAX,
-				 "tokenizer.ggml.scores: that of token %u is no number", i);
-			code = -ERR_BAD_FILE;
-		}
 		for (size_t at = 0; v->kind[i] == TOKEN_NORMAL && at + n < v->length[i];) {
 			const unsigned before = n ? symbol_kind(text + at, n) : SCORE_KINDS;
 			at += n;

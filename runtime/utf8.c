@@ -1,6 +1,7 @@
 /*
- * Characters as the tokenizer reads them, and the streaming decoder of tokenizer.h. There, what is well-formed is Unicode's table 3-7; a broken form
- * becomes one U+FFFD for each longest part of it that could have begun a character.
+ * Characters as the tokenizer reads them, and the streaming decoder of tokenizer.h. There, what is
+ * well-formed is Unicode's table 3-7; a broken form becomes one U+FFFD for each longest part of it
+ * that could have begun a character.
  */
 #include "runtime/tokenizer_inside.h"
 
