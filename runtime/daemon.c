@@ -256,7 +256,8 @@ static int store_start(struct daemon *d)
 	else if (warning)
 		log_say(LOG_NOTICE, "%s", warning);
 	if (!code && store_heard(d->store))
-		log_say(LOG_ERROR, "the process before this one ended with a last word: it is an incident of the log now");
+		log_say(LOG_ERROR,
+			"the process before this one ended with a last word: it is an incident of the log now");
 	else if (!code && store_unclean(d->store))
 		log_say(LOG_NOTICE, "the process before this one did not close its log (killed, or the power went)");
 	return code;
