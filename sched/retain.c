@@ -217,6 +217,16 @@ static void class_value(struct sched *s, uint32_t class)
 		c->cut[1] = 8 * sum >= c->seen ? c->cut[1] : age;
 	}
 	c->news = 0;
+	c->base_seen = base->seen;
+}
+
+/* Values anew when a sixteenth of what is known of the class, or of its kind, is news. One class a step,
+   and the one that a pause begins in: no step is long. */
+static void class_renew(struct sched *s, uint32_t class)
+{
+	const struct pause_class *c = class_at(s, class), *base = class_at(s, class_parent(class));
+	if (c->base_seen == 0 || c->news * 16 > c->seen || (base->seen - c->base_seen) * 16 > base->seen)
+		class_value(s, class);
 }
 
 /* Units that sessions own alone whose pause is of an age at which they probably come back before a
@@ -351,6 +361,8 @@ void retain_begin(struct sched *s, uint32_t session)
 	x->age = 0;
 	x->class = class_choose(s, x);
 	pause_put(s, session);
+	if (s->limits.policy == POLICY_COST)
+		class_renew(s, x->class);
 }
 
 void retain_return(struct sched *s, uint32_t session)
@@ -376,6 +388,7 @@ void retain_class_set(struct sched *s, uint32_t session)
 		return;
 	pause_count(s, session, 0);
 	pause_move(s, session, class_choose(s, x), age_of(s->now_us - x->idle_since_us));
+	class_renew(s, x->class);
 }
 
 /* Lets sessions grow older, the longest paused of each list first. */
@@ -395,8 +408,6 @@ static uint32_t class_age(struct sched *s, uint32_t class, uint32_t moves)
 			done++;
 		}
 	}
-	if (c->news * 16 > c->seen || (c->news && c->value[0] == 0))
-		class_value(s, class);
 	return done;
 }
 
@@ -551,6 +562,7 @@ void retain_tick(struct step *p)
 	struct sched *s = p->s;
 	if (s->limits.policy == POLICY_COST) {
 		(void)class_age(s, s->class_turn, MOVES_MAX);
+		class_renew(s, s->class_turn);
 		s->class_turn = (s->class_turn + 1) % s->class_count;
 	}
 	while (retain_due_us(s) <= s->now_us) {
