@@ -43,6 +43,16 @@ enum column {
 	COLUMN_COUNT
 };
 
+/* What stays in memory between turns, and who gives way: retain.c. The first is the default. */
+enum policy {
+	POLICY_COST, /* gives up first what is least likely to be wanted soon, by what was learned */
+	POLICY_LRU,  /* the end of the session used least recently */
+	POLICY_TTL,  /* a whole context for ttl_us, then nothing of it */
+	POLICY_SWAP, /* whole contexts move to host, first come first served */
+	POLICY_NONE, /* nothing is kept over a pause */
+	POLICY_COUNT
+};
+
 struct sched_group {
 	uint64_t page_bytes;
 	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context */
@@ -64,6 +74,11 @@ struct sched_limits {
 	uint64_t stream_turn_bytes; /* charged to ACCOUNT_STREAM for each accepted turn */
 	uint64_t lease_us_max;
 	uint64_t principal_bytes;  /* quota of pinned and leased bytes of one principal; 0: none */
+	uint32_t policy;           /* enum policy */
+	uint32_t knee_tokens;      /* context at which attention costs a token as much as the weights do;
+				      0: every token costs the same to compute again */
+	uint64_t ttl_us;           /* POLICY_TTL */
+	uint64_t wait_us_max;      /* a turn that waited so long is passed by nobody; 0: by nobody ever */
 	struct sched_group group[SCHED_GROUP_MAX];
 };
 
@@ -145,6 +160,15 @@ struct page_view {
 	uint32_t session; /* the owner; SCHED_NONE if there is none, or more than one */
 };
 int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page_view *out);
+
+/* What was done since sched_init. Tokens are those of prompts, by origin, of admitted turns. */
+struct sched_counts {
+	uint64_t turns_arrived, turns_admitted, turns_ended, turns_refused, turns_waited;
+	uint64_t tokens_resident, tokens_reloaded, tokens_recomputed, tokens_fresh, tokens_sampled;
+	uint64_t pages_assigned, pages_given_up; /* given up: of sessions at rest, to others */
+	uint64_t forced_recomputes; /* running turns that lost pages to others: 0 */
+};
+struct sched_counts sched_counts(const struct sched *s);
 
 /* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);
