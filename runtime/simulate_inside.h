@@ -1,6 +1,6 @@
 /*
  * Between the parts of one simulated run: simulate_run.c has the clock and the clients,
- * simulate_engine.c the machine, simulate_count.c what is counted and pictured.
+ * simulate_machine.c the machine, simulate_count.c what is counted and pictured.
  */
 #ifndef HOLDFAST_RUNTIME_SIMULATE_INSIDE_H
 #define HOLDFAST_RUNTIME_SIMULATE_INSIDE_H
@@ -63,15 +63,15 @@ struct world {
 
 const struct trace_turn *client_turn(const struct world *w, uint32_t client, uint32_t turn);
 
-/* simulate_engine.c */
-int engine_open(struct world *w);
-void engine_close(struct world *w);
-void engine_batch(struct world *w, const struct effect *effect);
-int engine_copy(struct world *w, const struct effect *effect);
+/* simulate_machine.c */
+int machine_open(struct world *w);
+void machine_close(struct world *w);
+void machine_batch(struct world *w, const struct effect *effect);
+int machine_copy(struct world *w, const struct effect *effect);
 /* When the machine is next done with something; UINT64_MAX: it rests. */
-uint64_t engine_due_us(const struct world *w);
+uint64_t machine_due_us(const struct world *w);
 /* What it is done with, as an event, and its results; call only when due. */
-struct event engine_event(struct world *w);
+struct event machine_event(struct world *w);
 
 /* simulate_count.c */
 int count_open(struct world *w);

@@ -238,9 +238,9 @@ static void effects_take(struct world *w, uint32_t *answered, uint32_t *answered
 			count_state(w, client);
 			break;
 		}
-		case EFFECT_BATCH: engine_batch(w, effect); break;
+		case EFFECT_BATCH: machine_batch(w, effect); break;
 		case EFFECT_COPY:
-			if (engine_copy(w, effect) != 0)
+			if (machine_copy(w, effect) != 0)
 				w->err = -ERR_MEMORY;
 			break;
 		case EFFECT_LOST: count_state(w, w->session_client[effect->session]); break;
@@ -274,7 +274,7 @@ static void step(struct world *w, struct event *event)
 
 static uint64_t world_due_us(const struct world *w)
 {
-	uint64_t due_us = engine_due_us(w);
+	uint64_t due_us = machine_due_us(w);
 	if (w->order_count && w->clients[w->order[0]].due_us < due_us)
 		due_us = w->clients[w->order[0]].due_us;
 	const uint64_t timer_us = sched_deadline_us(w->sched);
@@ -300,8 +300,8 @@ static void world_run(struct world *w)
 			due_us = w->now_us;
 		count_time(w, due_us);
 		w->now_us = due_us;
-		if (engine_due_us(w) <= due_us) {
-			struct event e = engine_event(w);
+		if (machine_due_us(w) <= due_us) {
+			struct event e = machine_event(w);
 			step(w, &e);
 		} else if (w->order_count && w->clients[w->order[0]].due_us <= due_us) {
 			client_send(w, order_pop(w));
@@ -362,6 +362,10 @@ int simulate_limits(const struct simulate_options *o, const struct trace *trace,
 	out->chunk_tokens = o->chunk;
 	out->growth_tokens = o->growth;
 	out->step_us = (uint64_t)o->step_ms * 1000;
+	out->policy = o->policy;
+	out->ttl_us = o->ttl_us;
+	out->wait_us_max = (uint64_t)o->wait_s * 1000000;
+	out->knee_tokens = (uint32_t)(o->machine.attention_knee < 1e9 ? o->machine.attention_knee : 1e9);
 	const char *field;
 	if (sched_limits_check(out, &field) != 0) {
 		snprintf(reason, TRACE_REASON_MAX, "the scheduler refuses its limit %s", field);
@@ -389,7 +393,7 @@ static int world_open(struct world *w)
 		return -ERR_MEMORY;
 	for (uint32_t i = 0; i < l->session_count; i++)
 		w->clients[i].session = w->clients[i].turn = SCHED_NONE;
-	TRY(engine_open(w));
+	TRY(machine_open(w));
 	TRY(count_open(w));
 	w->end_us = w->options->hours > 0 ? (uint64_t)(w->options->hours * 3.6e9) : UINT64_MAX - 1;
 	starts_draw(w);
@@ -427,7 +431,7 @@ int simulate_run(const struct simulate_options *options, const struct trace *tra
 		snprintf(reason, TRACE_REASON_MAX, "%s", err_text(err));
 	}
 	count_close(&w);
-	engine_close(&w);
+	machine_close(&w);
 	free(w.sched);
 	free(w.clients);
 	free(w.order);

@@ -6,7 +6,7 @@
 
 #include "runtime/simulate_inside.h"
 
-int engine_open(struct world *w)
+int machine_open(struct world *w)
 {
 	const struct simulate_machine *m = &w->options->machine;
 	w->token_ns = 1e9 / m->prefill_tps;
@@ -19,7 +19,7 @@ int engine_open(struct world *w)
 	return w->entries && w->results ? 0 : -ERR_MEMORY;
 }
 
-void engine_close(struct world *w)
+void machine_close(struct world *w)
 {
 	free(w->entries);
 	free(w->results);
@@ -36,7 +36,7 @@ static double rows_cost(const struct world *w, const struct batch_entry *entry)
 	return rows + (rows * first + rows * (rows - 1) / 2) / w->knee;
 }
 
-void engine_batch(struct world *w, const struct effect *effect)
+void machine_batch(struct world *w, const struct effect *effect)
 {
 	double ns = w->base_ns;
 	CHECK(w->batch == 0);
@@ -58,7 +58,7 @@ void engine_batch(struct world *w, const struct effect *effect)
 	w->report->busy_s += (double)w->batch_us / 1e6;
 }
 
-int engine_copy(struct world *w, const struct effect *effect)
+int machine_copy(struct world *w, const struct effect *effect)
 {
 	const uint32_t from = effect->as.copy.place_from, to = effect->as.copy.place_to;
 	const uint32_t lower = from > to ? from : to;
@@ -96,7 +96,7 @@ static const struct lane *lane_due(const struct world *w)
 	return due;
 }
 
-uint64_t engine_due_us(const struct world *w)
+uint64_t machine_due_us(const struct world *w)
 {
 	const struct lane *lane = lane_due(w);
 	uint64_t due_us = lane ? lane->list[lane->first].done_us : UINT64_MAX;
@@ -121,9 +121,9 @@ static enum end turn_end_of(const struct trace_turn *turn)
 	return turn->stop == TRACE_TOOL ? END_TOOL : turn->stop == TRACE_END ? END_STOP : END_LIMIT;
 }
 
-struct event engine_event(struct world *w)
+struct event machine_event(struct world *w)
 {
-	if (!w->batch || w->batch_done_us > engine_due_us(w))
+	if (!w->batch || w->batch_done_us > machine_due_us(w))
 		return copy_event(w);
 	struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE};
 	e.as.batch.batch = w->batch;
