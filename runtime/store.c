@@ -18,6 +18,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "runtime/store_disk.h"
 #include "sched/check.h"
 
@@ -42,38 +43,6 @@ struct store {
 	_Atomic int failed, space;
 	struct store_entry entry;    /* the writer's */
 };
-
-static struct {
-	struct store_fault table[8];
-	unsigned count;
-	_Atomic uint32_t passed[POINT_COUNT];
-} faults;
-
-void store_fault_set(const struct store_fault *table, unsigned count)
-{
-	CHECK(count <= sizeof faults.table / sizeof faults.table[0]);
-	if (count > 0)
-		memcpy(faults.table, table, count * sizeof *table);
-	faults.count = count;
-	for (unsigned i = 0; i < POINT_COUNT; i++)
-		atomic_store(&faults.passed[i], 0);
-}
-
-long store_fault(enum store_point point)
-{
-	if (faults.count == 0)
-		return 0;
-	uint32_t at = atomic_fetch_add(&faults.passed[point], 1) + 1;
-	for (unsigned i = 0; i < faults.count; i++) {
-		const struct store_fault *f = &faults.table[i];
-		if (f->point != point || f->at != at)
-			continue;
-		struct timespec t = {f->wait_ms / 1000, (long)(f->wait_ms % 1000) * 1000000};
-		nanosleep(&t, NULL);
-		return f->code;
-	}
-	return 0;
-}
 
 void store_options_default(struct store_options *options)
 {
@@ -191,7 +160,7 @@ static int commit_code(const struct store *s, int rc)
 static int batch_commit(const struct store *s, struct batch *b, bool clean)
 {
 	int err = store_put_head(b->txn, &s->disk, &b->head, clean);
-	int rc = err == 0 ? (int)store_fault(POINT_COMMIT) : 0;
+	int rc = err == 0 ? (int)fault_pass(FAULT_COMMIT) : 0;
 	if (err != 0 || rc != 0)
 		mdb_txn_abort(b->txn);
 	else

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "sched/check.h"
 
 enum { UUID_LINE = 64, DIR_MAX = 3000, LOCK_WAIT_MS = 2000 };
@@ -78,7 +79,7 @@ static int place_check(const char *dir, char *reason, const char **warning)
 	if (statfs(dir, &fs) != 0)
 		return refuse_errno(reason, dir, "statfs", errno);
 	uint32_t magic = (uint32_t)fs.f_type;
-	long other = store_fault(POINT_STATFS);
+	long other = fault_pass(FAULT_STATFS);
 	if (other != 0)
 		magic = (uint32_t)other;
 	for (unsigned i = 0; i < sizeof network / sizeof network[0]; i++)
@@ -362,7 +363,7 @@ static int made_seal(struct store_disk *disk, char *reason)
 	char from[DIR_MAX + 16], to[DIR_MAX + 16];
 	snprintf(from, sizeof from, "%s/uuid.new", disk->dir);
 	snprintf(to, sizeof to, "%s/uuid", disk->dir);
-	long code = store_fault(POINT_CREATED);
+	long code = fault_pass(FAULT_CREATED);
 	if (code != 0)
 		return store_refuse(reason, store_code((int)code), "audit log: stopped by a test");
 	if (rename(from, to) != 0)

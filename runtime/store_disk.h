@@ -136,20 +136,4 @@ int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_dis
 /* Opens data.mdb for reading without touching lock.mdb; the caller holds our lock. */
 int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char *reason);
 
-/* Failures made on purpose: empty but in tests, which set the table before store_open. A row makes
-   the at-th passing of its point (from 1) fail with code, an errno or a code of LMDB; or, with code
-   0, last wait_ms longer. */
-enum store_point {
-	POINT_STATFS, /* code is the file system's magic number instead */
-	POINT_PUT, POINT_COMMIT, POINT_CREATED, POINT_COUNT
-};
-struct store_fault {
-	enum store_point point;
-	uint32_t at;
-	long code;
-	uint32_t wait_ms;
-};
-void store_fault_set(const struct store_fault *table, unsigned count);
-long store_fault(enum store_point point);
-
 #endif

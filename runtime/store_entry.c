@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/fault.h"
 #include "runtime/store_read.h"
 #include "sched/check.h"
 
@@ -153,7 +154,7 @@ static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store
 	uint64_t seq = head->seq + 1;
 	MDB_val key = {sizeof seq, &seq};
 	MDB_val value = {entry->bytes + STORE_HASH, entry->value};
-	int rc = (int)store_fault(POINT_PUT);
+	int rc = (int)fault_pass(FAULT_PUT);
 	if (rc == 0)
 		rc = mdb_put(txn, disk->audit, &key, &value, MDB_APPEND);
 	if (rc != 0)

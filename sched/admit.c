@@ -66,6 +66,7 @@ static void wait_tell(struct step *p, uint32_t turn, uint32_t place, const struc
 	struct turn *t = turn_at(p->s, turn);
 	t->blocker = answer->blocker;
 	t->short_bytes = answer->short_units * p->s->unit_bytes;
+	p->s->counts.turns_waited += !t->waits;
 	if (t->waits && t->wait_why == answer->why)
 		return;
 	t->waits = 1;

@@ -222,6 +222,7 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 	CHECK(units <= pages_free_units(s));
 	table_grow(s, x, first + units);
 	x->sole += units;
+	s->counts.pages_assigned += (uint64_t)units * s->limits.group_count;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, first);
 		for (uint32_t i = 0; i < units; i++, cursor_next(s, &at)) {

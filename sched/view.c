@@ -95,6 +95,11 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 	return 0;
 }
 
+struct sched_counts sched_counts(const struct sched *s)
+{
+	return s->counts;
+}
+
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal)
 {
 	return principal_at(s, principal)->bytes;

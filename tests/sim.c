@@ -66,6 +66,9 @@ static void limits_draw(struct world *w)
 		uint32_t most = wide ? SIM_PAGES : chance(w, 500) ? 12 : 63;
 		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, most);
 	}
+	l->policy = chance(w, 500) ? POLICY_COST : below(w, POLICY_COUNT);
+	l->ttl_us = below(w, 5000);
+	l->knee_tokens = below(w, 2) * 100;
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
 
@@ -285,7 +288,11 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.as.rollback.tokens = below(w, w->m->session[e.session].history + 2);
 		break;
 	case EVENT_RESIDENCY: residency_draw(w, &e); break;
-	case EVENT_HINT: e.as.hint.pause = below(w, 2); break;
+	case EVENT_HINT:
+		e.as.hint.pause = below(w, 2);
+		e.as.hint.tool_key = below(w, 5);
+		e.as.hint.returns_in_us = chance(w, 300) ? draw(w) >> below(w, 64) : 0;
+		break;
 	case EVENT_PARK: e.as.park.place = chance(w, 800) ? PLACE_TOKENS : PLACE_HOST; break;
 	default: break;
 	}

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "runtime/store_disk.h"
 #include "runtime/store_read.h"
 #include "sched/check.h"
@@ -48,7 +49,7 @@ static inline void dir_drop(void)
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(dir_path(names[i]));
 	rmdir(store_dir);
-	store_fault_set(NULL, 0);
+	fault_set(NULL, 0);
 }
 
 static inline struct store_options dir_options(void)
