@@ -37,6 +37,8 @@ struct peer {
 	uint32_t owed;          /* short answers that could not be sent yet */
 	uint64_t channel_last;  /* the highest channel of a CALL so far */
 	uint64_t seen_us, retry_us;
+	uint32_t strikes;       /* malformed messages since strike_us */
+	uint64_t strike_us, muted_us; /* muted_us: until when nothing of it is looked at */
 };
 
 /* A short answer outside of any call (WELCOME, PONG, REJECT) that found its peer's pipe full. Kept in
@@ -76,6 +78,7 @@ struct session {
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
+	uint64_t touched_us;       /* when a call last named it */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
 };
 
@@ -86,16 +89,24 @@ enum call_state {
 	CALL_ENDED    /* its END is made; what is left is to send it */
 };
 
+/* Where a DATA ended, so that it can be sent again as it was. */
+struct sent_mark {
+	uint32_t tokens, bytes;
+};
+
 /* An accepted call. Text and tokens of a turn lie in the slot from its first byte to its last. */
 struct call {
 	enum call_state state;
 	uint32_t generation; /* with the index, the scheduler's turn key */
-	uint32_t peer;       /* or NONE: the client is gone */
+	uint32_t peer;       /* or NONE: nobody reads it now */
 	uint32_t principal, session, sched; /* session: index or NONE; sched: the scheduler's turn */
 	uint8_t method;
 	struct wire_id op;
-	uint64_t channel, seq;
+	uint64_t channel, seq;  /* seq: the last that its reader was sent */
 	bool dup, accepted_sent;
+	bool keyed, end_sent;   /* keyed: named by an idempotency key */
+	uint64_t detach_us;     /* how long it lives without a reader */
+	uint64_t forget_us;     /* without a reader: when that is over */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
@@ -114,8 +125,11 @@ struct call {
 	size_t text_length;     /* bytes of text so far */
 	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
-	uint32_t sent_tokens;
+	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
+	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
+	uint64_t seq_made;
+	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ended */
 	struct utf8_stream utf8;
 	bool pages_lost;
 	uint32_t wait_why, wait_place;
@@ -171,7 +185,7 @@ struct daemon {
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
 	bool audit_due, engine_watched;
-	uint64_t audited_us;
+	uint64_t audited_us, reaped_us;
 
 	struct principal *principals;
 	struct peer *peers;
@@ -242,9 +256,12 @@ void call_free(struct daemon *d, uint32_t call);
 void *memory_reserve(size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
 void call_idem_forget(struct daemon *d, uint32_t call);
-/* 0: a new key, now remembered with the op; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
-int call_idem(struct daemon *d, uint32_t call, const struct wire_id *key,
+/* 0: a new key; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
+int idem_find(const struct daemon *d, uint32_t principal, const struct wire_id *key,
 	      const uint8_t body_hash[16], struct wire_id *op);
+/* Remembers a new key with the call's op. */
+void idem_keep(struct daemon *d, uint32_t call, const struct wire_id *key,
+	       const uint8_t body_hash[16]);
 uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *op);
 uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel);
 /* Makes the END of a call that is no turn, or of a refused turn. code 0: status "ok". */
@@ -262,11 +279,34 @@ void call_cancel(struct daemon *d, uint32_t call, enum end end);
 /* Tells the scheduler of new room in the stream, when it matters. */
 void call_credit(struct daemon *d, uint32_t call);
 
+/* attach.c: a call's reader, lost and found again. */
+/* The call has lost its reader: it lives on for its detach time, or is cancelled. */
+void call_detached(struct daemon *d, uint32_t call);
+/* END was sent, or made with nobody there: the slot is kept for a RESUME, or freed. */
+void call_settled(struct daemon *d, uint32_t call);
+/* Ended and sent: only kept so that it can be asked for again. */
+bool call_kept(const struct call *c);
+/* Frees the kept call that gives way to a new one of that principal; NONE: there is none. */
+uint32_t call_reclaim(struct daemon *d, uint32_t principal, bool only_own);
+/* The peer's channel becomes the call's reader, behind after_seq. 0, or why not; then nothing is
+   changed. Whoever read it before is told so. */
+int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel, uint64_t after_seq,
+		uint64_t window);
+/* Time for a call without a reader. Returns when to look again. */
+uint64_t call_detached_tick(struct daemon *d, uint32_t call);
+/* RESUME and ACK. */
+void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		   size_t length);
+void attach_ack(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		size_t length);
+
 /* session.c: histories. */
 int sessions_open(struct daemon *d);
 void sessions_close(struct daemon *d);
 uint32_t session_take(struct daemon *d, uint32_t principal);
 void session_drop(struct daemon *d, uint32_t session);
+/* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
+uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
 /* Cuts the history and what goes with it to `tokens`, which lies within it. */
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);

@@ -107,7 +107,7 @@ static void window(struct daemon *d, uint32_t peer, const struct wire_header *h,
 	/* A grant may cross the END of its call: that is no error. */
 	if (code)
 		peer_reject(d, peer, h->channel, code);
-	else if (call != NONE)
+	else if (call != NONE && d->calls[call].peer == peer)
 		call_window(d, call, m.max_off);
 }
 
@@ -150,24 +150,6 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 	peer_say(d, peer, WIRE_PONG, 0, bytes, w.length);
 }
 
-/* RESUME and ACK are read, so that a client may speak them; the ring that would serve a RESUME after
-   a lost connection is not kept yet, and the answer says so. */
-static void resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
-		const void *body, size_t length)
-{
-	struct wire_resume m;
-	const int code = wire_read_resume(body, length, &d->wire, &m);
-	peer_reject(d, peer, h->channel, code ? code : ERR_GONE);
-}
-
-static void ack(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
-{
-	struct wire_ack m;
-	const int code = wire_read_ack(body, length, &d->wire, &m);
-	if (code)
-		peer_reject(d, peer, h->channel, code);
-}
-
 static void message_do(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
 {
 	const void *body = zmq_msg_data(&p->part[2]);
@@ -189,8 +171,8 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 		break;
 	case WIRE_WINDOW: window(d, peer, h, body, length); break;
 	case WIRE_CANCEL: cancel(d, peer, h, body, length); break;
-	case WIRE_RESUME: resume(d, peer, h, body, length); break;
-	case WIRE_ACK: ack(d, peer, h, body, length); break;
+	case WIRE_RESUME: attach_resume(d, peer, h, body, length); break;
+	case WIRE_ACK: attach_ack(d, peer, h, body, length); break;
 	case WIRE_PING: pong(d, peer, body, length); break;
 	case WIRE_BYE: peer_gone(d, peer); break;
 	default: peer_reject(d, peer, h->channel, ERR_BAD_TYPE);
@@ -209,7 +191,10 @@ static void parts_do(struct daemon *d, struct parts *p)
 		log_say(LOG_DEBUG, "a message from nobody known, or too many peers or principals; dropped");
 		return;
 	}
-	d->peers[peer].seen_us = d->now_us;
+	struct peer *speaker = &d->peers[peer];
+	speaker->seen_us = d->now_us;
+	if (d->now_us < speaker->muted_us)
+		return;
 	int code = p->count < 3 || p->too_many ? -ERR_BAD_FRAMES : 0;
 	if (code == 0)
 		code = wire_header_read(zmq_msg_data(&p->part[1]), zmq_msg_size(&p->part[1]), &h);
@@ -284,7 +269,7 @@ static bool drain_over(struct daemon *d)
 		if (c->state == CALL_RUNNING && late)
 			call_cancel(d, i, END_DRAIN);
 		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED;
-		sending |= c->state == CALL_ENDED;
+		sending |= c->state == CALL_ENDED && c->peer != NONE;
 	}
 	if (running) {
 		d->drain_quiet_us = 0;
@@ -434,6 +419,8 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	peers_flush(d);
 	calls_flush(d);
 	*calls_next = calls_tick(d);
+	const uint64_t reap = sessions_reap(d);
+	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
 	step_record_close(d);

@@ -352,8 +352,9 @@ int method_session_check(struct daemon *d, uint32_t call, const struct wire_call
 	const uint32_t session = session_find(d, c->principal, &m->sess);
 	if (!m->has_sess || session == NONE)
 		return ERR_NOT_FOUND;
-	const struct session *s = &d->sessions[session];
+	struct session *s = &d->sessions[session];
 	c->session = session;
+	s->touched_us = d->now_us;
 	if (methods[m->method].writes && m->epoch != WIRE_NONE && m->epoch != s->epoch)
 		return ERR_FENCED;
 	if (methods[m->method].writes && m->turn != WIRE_NONE && m->turn != s->turn)
@@ -378,6 +379,19 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		turn_method(d, call, m, body, length, blob, blob_length);
 }
 
+/* As idem_find, by the bytes of the message: those are what must be the same. */
+static int key_find(const struct daemon *d, uint32_t principal, const void *body, size_t length,
+		    const uint8_t *blob, size_t blob_length, uint8_t hash[16], struct wire_id *op)
+{
+	crypto_generichash_state state;
+	crypto_generichash_init(&state, NULL, 0, 16);
+	crypto_generichash_update(&state, body, length);
+	if (blob)
+		crypto_generichash_update(&state, blob, blob_length);
+	crypto_generichash_final(&state, hash, 16);
+	return idem_find(d, principal, &d->message.idem, hash, op);
+}
+
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
 		 const uint8_t *blob, size_t blob_length)
 {
@@ -398,6 +412,14 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	}
 	if (m->window == WIRE_NONE)
 		m->window = d->options.window_bytes;
+	uint8_t hash[16];
+	struct wire_id op;
+	code = m->has_idem ? key_find(d, p->principal, body, length, blob, blob_length, hash, &op) : 0;
+	const uint32_t first = code == 1 ? call_of_op(d, p->principal, &op) : NONE;
+	if (first != NONE && call_attach(d, first, peer, channel, 0, m->window) == 0) {
+		p->channel_last = channel;
+		return;
+	}
 	const uint32_t call = call_take(d, peer, channel, m);
 	if (call == NONE) {
 		const struct wire_err err = {.code = ERR_LIMIT, .retry = "later", .after_ms = 100, .used = WIRE_NONE,
@@ -407,23 +429,14 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	}
 	p->channel_last = channel;
 	struct call *c = &d->calls[call];
-	if (m->has_idem) {
-		uint8_t hash[16];
-		struct wire_id op = c->op;
-		crypto_generichash_state state;
-		crypto_generichash_init(&state, NULL, 0, sizeof hash);
-		crypto_generichash_update(&state, body, length);
-		if (blob)
-			crypto_generichash_update(&state, blob, blob_length);
-		crypto_generichash_final(&state, hash, sizeof hash);
-		code = call_idem(d, call, &m->idem, hash, &op);
-		if (code != 0) {
-			/* Never run twice. What the first answered is not kept yet: `gone`. */
-			c->op = op;
-			c->dup = code == 1;
-			call_fail(d, call, code == 1 ? ERR_GONE : ERR_IDEM_MISMATCH);
-			return;
-		}
+	if (code != 0) {
+		/* Never run twice. What the first answered is not kept any more: `gone`. */
+		c->op = code == 1 ? op : c->op;
+		c->dup = code == 1;
+		call_fail(d, call, code == 1 ? ERR_GONE : ERR_IDEM_MISMATCH);
+		return;
 	}
+	if (m->has_idem)
+		idem_keep(d, call, &m->idem, hash);
 	dispatch(d, call, body, length, blob, blob_length);
 }

@@ -10,7 +10,7 @@
 
 #include "runtime/daemon.h"
 
-enum { CONGESTED_RETRY_US = 10000 };
+enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000 };
 
 int peers_open(struct daemon *d)
 {
@@ -158,10 +158,31 @@ void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, cons
 	peer_say(d, peer, WIRE_REJECT, channel, body, w.length);
 }
 
+/* A malformed message. Too many of them, and for a while none of that peer is looked at. */
+static bool strike(struct daemon *d, struct peer *p)
+{
+	if (!d->options.strikes)
+		return false;
+	if (p->strikes == 0 || d->now_us > p->strike_us + STRIKE_US) {
+		p->strikes = 0;
+		p->strike_us = d->now_us;
+	}
+	if (++p->strikes < d->options.strikes)
+		return false;
+	p->strikes = 0;
+	p->muted_us = d->now_us + d->options.mute_ms * 1000;
+	return true;
+}
+
 void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code)
 {
-	const struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
-				     .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+	struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
+			       .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+	if (err.code >= ERR_VERSION && err.code <= ERR_TOO_BIG && strike(d, &d->peers[peer])) {
+		err.code = ERR_LIMIT;
+		err.after_ms = d->options.mute_ms;
+		err.limit = d->options.strikes;
+	}
 	peer_reject_numbers(d, peer, channel, &err);
 }
 
@@ -185,12 +206,7 @@ void peer_gone(struct daemon *d, uint32_t peer)
 		c->peer = NONE;
 		CHECK(p->calls > 0);
 		p->calls--;
-		if (c->state == CALL_RUNNING)
-			call_cancel(d, i, END_CANCEL);
-		else {
-			c->state = CALL_ENDED; /* a deferred turn has not begun */
-			call_free(d, i);
-		}
+		call_detached(d, i);
 	}
 	p->used = false;
 }

@@ -9,7 +9,12 @@
 
 #include "runtime/daemon.h"
 
-enum { FORCED_STRING_BYTES = 4096 }; /* longest string argument of a forced call */
+enum {
+	FORCED_STRING_BYTES = 4096, /* longest string argument of a forced call */
+	REAP_EVERY_US = 250000
+};
+
+static void session_end(struct daemon *d, uint32_t session);
 
 static void form_drop(struct session *s)
 {
@@ -65,6 +70,7 @@ uint32_t session_take(struct daemon *d, uint32_t principal)
 		s->sched = SCHED_NONE;
 		s->call = NONE;
 		s->epoch = 1;
+		s->touched_us = d->now_us;
 		randombytes_buf(s->id.bytes, sizeof s->id.bytes);
 		return i;
 	}
@@ -80,6 +86,33 @@ void session_drop(struct daemon *d, uint32_t session)
 	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
 	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
 	s->used = false;
+}
+
+uint64_t sessions_reap(struct daemon *d)
+{
+	const uint64_t idle_us = d->options.session_idle_ms * 1000;
+	uint64_t next = UINT64_MAX;
+	if (!idle_us || !step_room(d))
+		return UINT64_MAX;
+	if (d->now_us < d->reaped_us + REAP_EVERY_US)
+		return d->reaped_us + REAP_EVERY_US;
+	d->reaped_us = d->now_us;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		if (!s->used || s->closing)
+			continue;
+		if (s->call != NONE)
+			s->touched_us = d->now_us; /* a turn that runs is no pause */
+		if (d->now_us < s->touched_us + idle_us) {
+			if (s->touched_us + idle_us < next)
+				next = s->touched_us + idle_us;
+			continue;
+		}
+		session_end(d, i);
+		if (!step_room(d))
+			break;
+	}
+	return next > d->now_us + REAP_EVERY_US ? next : d->now_us + REAP_EVERY_US;
 }
 
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id)
@@ -238,6 +271,18 @@ static void record_session(struct daemon *d, const struct session *s, uint8_t ki
 	struct store_record r = {.kind = kind, .principal = s->principal, .turn = (uint32_t)s->turn};
 	memcpy(r.session, s->id.bytes, sizeof r.session);
 	step_record(d, &r);
+}
+
+/* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
+static void session_end(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	const struct event e = {
+			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	record_session(d, s, STORE_SESSION_CLOSE);
+	s->closing = true;
+	turns_deferred_end(d, session, NULL);
+	step(d, &e, NULL);
 }
 
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m)
@@ -408,14 +453,8 @@ void session_method_close(struct daemon *d, uint32_t call, const struct wire_cal
 	struct wire_end end = {.status = {"ok", 2}};
 	(void)m;
 	session_end_fields(s, &end);
-	record_session(d, s, STORE_SESSION_CLOSE);
-	/* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
-	const struct event e = {
-			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
 	d->calls[call].session = NONE;
-	s->closing = true;
-	turns_deferred_end(d, slot, NULL);
-	step(d, &e, NULL);
+	session_end(d, slot);
 	call_end(d, call, &end);
 }
 

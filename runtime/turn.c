@@ -424,7 +424,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 	over |= visible_move(d, c, before);
 	c->text_end[n] = (uint32_t)c->text_length;
 	/* A found stop string may have cut into the text of earlier tokens. */
-	for (uint32_t i = n; i > c->sent_tokens && c->text_end[i - 1] > c->text_length; i--)
+	for (uint32_t i = n; i > c->made_tokens && c->text_end[i - 1] > c->text_length; i--)
 		c->text_end[i - 1] = (uint32_t)c->text_length;
 	if (!over && c->prompt + c->sampled < d->limits.context_tokens &&
 	    (c->sampling.max_tokens == 0 || c->sampled < c->sampling.max_tokens))
