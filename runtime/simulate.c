@@ -151,13 +151,32 @@ static int options_check(const struct arguments *a, struct simulate_options *o)
 	return 0;
 }
 
+/* From two contexts, what a position more costs, and so where it costs as much as all else. */
+static int machine_measure(const char *path, struct simulate_machine *machine)
+{
+	struct bench_rates rates;
+	const int code = bench_rates("simulate", path, &rates);
+	if (code != 0)
+		return code;
+	machine->kv_bytes_per_token = rates.kv_bytes_per_token;
+	machine->prefill_tps = rates.prefill_tps;
+	machine->decode_tps = rates.decode_tps;
+	machine->attention_knee = 0;
+	const double more = rates.prefill_far_tps > 0 ? 1 / rates.prefill_far_tps - 1 / rates.prefill_tps : 0;
+	if (more > 0)
+		machine->attention_knee = rates.far_tokens / rates.prefill_tps / more;
+	(void)program_fail("simulate", "measured: %.0f tokens a second of prefill, %.1f of decode, knee at %.0f tokens",
+		     machine->prefill_tps, machine->decode_tps, machine->attention_knee);
+	return 0;
+}
+
 /* Reads what the arguments say; 0, or the exit code. */
 static int options_make(const struct arguments *a, struct simulate_options *o)
 {
 	struct simulate_machine *m = &o->machine;
 	int code = options_check(a, o);
 	if (code == 0 && a->model)
-		code = simulate_measure(a->model, m);
+		code = machine_measure(a->model, m);
 	if (a->kv_bytes)
 		m->kv_bytes_per_token = a->kv_bytes;
 	code = code ? code : rate_set("prefill-tps", a->prefill, false, &m->prefill_tps);
@@ -208,12 +227,6 @@ out:
 	free(picture);
 	free(report);
 	return code;
-}
-
-int simulate_measure(const char *path, struct simulate_machine *machine)
-{
-	(void)path; (void)machine;
-	return 1;
 }
 
 int simulate_main(int argc, char **argv)

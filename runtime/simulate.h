@@ -83,10 +83,6 @@ struct picture {
 	} session[PICTURE_SESSIONS];
 };
 
-/* Sets what a model file and a short bench of it say; the rest stays. 0, or the exit code of a failure
-   that was told. */
-int simulate_measure(const char *path, struct simulate_machine *machine);
-
 /* Limits of the scheduler that these options and this trace ask for. -ERR_OUT_OF_RANGE with one
    line in reason (TRACE_REASON_MAX of room). */
 int simulate_limits(const struct simulate_options *options, const struct trace *trace,
