@@ -191,8 +191,11 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(t->sampled < t->output_max);
 		CHECK(x->history == t->prompt + t->sampled);
 		CHECK((uint64_t)t->origin_resident + t->origin_recomputed + t->origin_fresh == t->prompt);
-		/* What it holds and what it is promised is what it was admitted with. */
-		CHECK(x->units + t->promised == turn_units(s, t->prompt, t->output_max));
+		/* What it holds and what it claims is what it was admitted with. */
+		CHECK(x->units + t->claim == turn_units(s, t->prompt, t->output_max));
+		CHECK(t->promised <= t->claim);
+		if (s->limits.growth_tokens == 0)
+			CHECK(t->promised == t->claim);
 		admitted = t->admitted_us;
 		sum->promised += t->promised;
 		in_flight += t->in_flight;
@@ -255,12 +258,15 @@ static void rest_check(const struct sched *s, const struct tally *sum)
 			CHECK((c->rest[age].count > 0) == (int)(c->resting >> age & 1));
 			CHECK((c->pause[age].count > 0) == (int)(c->pausing >> age & 1));
 			resting += c->rest[age].count;
+			uint64_t units = 0;
 			pausing += c->pause[age].count;
 			for (uint32_t x = c->rest[age].first; x != SCHED_NONE; x = session_at(s, x)->rest.next) {
 				CHECK(session_at(s, x)->at_rest == REST_SOLE);
 				CHECK(session_at(s, x)->class == class);
 				CHECK(session_at(s, x)->age == age);
+				units += session_at(s, x)->rest_units;
 			}
+			CHECK(units == c->units[age]);
 			for (uint32_t x = c->pause[age].first; x != SCHED_NONE;
 			     x = session_at(s, x)->pause_link.next) {
 				CHECK(session_at(s, x)->pausing);
@@ -293,7 +299,8 @@ void sched_audit(const struct sched *s)
 	CHECK(sum.chunks == s->chunk_used);
 	turns_check(s, &sum);
 	CHECK(sum.promised == s->promised_units);
-	(void)pages_slack_units(s); /* I6 */
+	CHECK(claim_safe(s)); /* I6 */
+	CHECK(s->promised_units <= claim_cover(s));
 	ledger_check(s, &sum);
 	CHECK(timer_ordered(s));
 }

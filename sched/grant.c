@@ -81,9 +81,15 @@ static struct offer offer_by_quota(const struct sched *s, uint32_t session, uint
 static uint32_t floor_affordable(const struct sched *s, uint32_t session, uint32_t wanted)
 {
 	const struct session *x = session_at(s, session);
-	if (x->state == SESSION_RUNNING || wanted <= x->floor || x->floor >= x->units)
+	if (x->state == SESSION_RUNNING) {
+		/* Later turns count on what this one gives back. What it shares it gives back to nobody. */
+		uint32_t kept = x->granted > x->units - x->sole ? x->granted : x->units - x->sole;
+		uint64_t more = claim_slack_after(s, x->turn);
+		return wanted <= kept || wanted - kept <= more ? wanted : kept + (uint32_t)more;
+	}
+	if (wanted <= x->floor || x->floor >= x->units)
 		return wanted;
-	uint64_t slack = pages_slack_units(s);
+	uint64_t slack = claim_slack(s);
 	struct cursor at = cursor_at(s, session, x->floor);
 	for (; at.unit < x->units && at.unit < wanted; cursor_next(s, &at)) {
 		if (!page_yields(page_at(s, 0, cursor_page(s, &at, 0))))
@@ -142,7 +148,7 @@ static int grant_decide(struct step *p, uint32_t session, struct effect *told)
 	told->as.residency.kind = x->residency;
 	told->as.residency.bytes = x->granted * s->unit_bytes;
 	told->as.residency.lease_us = x->lease_until_us ? x->lease_until_us - s->now_us : 0;
-	told->as.residency.free_bytes = pages_slack_units(s) * s->unit_bytes;
+	told->as.residency.free_bytes = claim_slack(s) * s->unit_bytes;
 	retain_settle(s, session, 0);
 	return offer.err;
 }
@@ -181,6 +187,6 @@ void retain_expire(struct step *p, uint32_t session)
 	told->as.residency.kind = RESIDENCY_BEST_EFFORT;
 	told->as.residency.blocker = SCHED_NONE;
 	told->as.residency.asked_bytes = held;
-	told->as.residency.free_bytes = pages_slack_units(p->s) * p->s->unit_bytes;
+	told->as.residency.free_bytes = claim_slack(p->s) * p->s->unit_bytes;
 	told->as.residency.err = ERR_EXPIRED;
 }

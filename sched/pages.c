@@ -77,13 +77,6 @@ uint32_t pages_total_units(const struct sched *s)
 	return units;
 }
 
-uint64_t pages_slack_units(const struct sched *s)
-{
-	uint64_t cover = (uint64_t)pages_coming_units(s) + s->yielding_units;
-	CHECK(cover >= s->promised_units); /* I6 */
-	return cover - s->promised_units;
-}
-
 int page_yields(const struct page *page)
 {
 	return page->owners > 0 && page->yielding == page->owners;

@@ -140,6 +140,24 @@ static uint32_t class_choose(struct sched *s, const struct session *x)
 	return x->pause;
 }
 
+/* The ages of which at least half of those that get there return within wait_us_max. */
+static uint64_t expected_ages(const struct sched *s, const double *hits)
+{
+	uint64_t ages = 0;
+	double left = 1;
+	for (uint32_t from = 0; from < AGE_COUNT; left -= hits[from++]) {
+		double back = 0;
+		for (uint32_t age = from; age < AGE_COUNT; age++) {
+			if (age > from && age_begins_us(age) - age_begins_us(from) >= s->limits.wait_us_max)
+				break;
+			back += hits[age];
+		}
+		if (2 * back >= left)
+			ages |= (uint64_t)1 << from;
+	}
+	return ages;
+}
+
 /* The worth of a unit at each age, of one return a second as 2^32. */
 static void class_value(struct sched *s, uint32_t class)
 {
@@ -167,7 +185,21 @@ static void class_value(struct sched *s, uint32_t class)
 		}
 		c->value[from] = (uint64_t)(best * 1e6 * 4294967296.0);
 	}
+	c->expected = expected_ages(s, hits);
 	c->news = 0;
+}
+
+/* Units that sessions own alone whose pause is of an age at which they probably come back before a
+   turn that waits would be due. */
+uint64_t retain_expected_units(const struct sched *s)
+{
+	uint64_t units = 0;
+	for (uint32_t class = 0; class < s->class_count; class++) {
+		const struct pause_class *c = class_at(s, class);
+		for (uint64_t left = c->resting & c->expected; left; left &= left - 1)
+			units += c->units[__builtin_ctzll(left)];
+	}
+	return units;
 }
 
 /* Lists. */
@@ -181,8 +213,11 @@ static void rest_put(struct sched *s, uint32_t session, enum rest wanted, int ol
 		chain_push_first(s, chain, LINK_REST, session);
 	else
 		chain_push_last(s, chain, LINK_REST, session);
-	if (wanted == REST_SOLE)
+	if (wanted == REST_SOLE) {
 		c->resting |= (uint64_t)1 << x->age;
+		x->rest_units = x->sole;
+		c->units[x->age] += x->rest_units;
+	}
 	x->at_rest = wanted;
 	s->resting++;
 }
@@ -193,6 +228,7 @@ static void rest_take(struct sched *s, uint32_t session)
 	struct pause_class *c = class_at(s, x->class);
 	if (x->at_rest == REST_SOLE) {
 		chain_take(s, &c->rest[x->age], LINK_REST, session);
+		c->units[x->age] -= x->rest_units;
 		if (c->rest[x->age].count == 0)
 			c->resting &= ~((uint64_t)1 << x->age);
 	} else {
@@ -211,6 +247,10 @@ void retain_settle(struct sched *s, uint32_t session, int oldest)
 	enum rest wanted = x->sole ? REST_SOLE : REST_SHARED;
 	if (x->state != SESSION_IDLE || x->units <= x->floor)
 		wanted = REST_NOTHING;
+	if (wanted == REST_SOLE && x->at_rest == REST_SOLE) {
+		class_at(s, x->class)->units[x->age] += (uint64_t)x->sole - x->rest_units;
+		x->rest_units = x->sole;
+	}
 	if (wanted == (enum rest)x->at_rest && !oldest)
 		return;
 	if (x->at_rest != REST_NOTHING)

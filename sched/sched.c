@@ -158,6 +158,7 @@ static void on_rates(struct step *p)
 {
 	p->s->prefill_ns_token = p->event->as.rates.prefill_ns_token;
 	p->s->decode_ns_row = p->event->as.rates.decode_ns_row;
+	p->s->prefill_rows = 0; /* a new guess */
 }
 
 static void on_nothing(struct step *p)
@@ -241,6 +242,8 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 uint64_t sched_deadline_us(const struct sched *s)
 {
 	uint64_t timer = timer_soonest_us(s), due = retain_due_us(s);
+	uint64_t queue = order_due_us(s);
+	due = due < queue ? due : queue;
 	return timer < due ? timer : due;
 }
 

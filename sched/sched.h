@@ -61,6 +61,8 @@ struct sched_group {
 	uint32_t page_count[PLACE_COUNT]; /* pages of the slab, the host slab, the disk tier */
 };
 
+#define SCHED_STEP_AUTO UINT64_MAX
+
 struct sched_limits {
 	uint32_t session_count, turn_count, principal_count, group_count;
 	uint32_t page_tokens;      /* multiple of 16; divides 256 */
@@ -71,7 +73,8 @@ struct sched_limits {
 	uint32_t queue_turns;      /* turns waiting at most; more are refused as overloaded */
 	uint32_t growth_tokens;    /* growth quantum; 0: promise output_max in full */
 	uint32_t hold_until_durable; /* 1: a freed page is used again only after EVENT_DURABLE */
-	uint64_t step_us;          /* wanted time of a step; 0: no bound */
+	uint64_t step_us;          /* wanted time of a step; 0: no bound; SCHED_STEP_AUTO: about twice
+				      what the decoding turns alone take */
 	uint64_t weights_bytes, workspace_bytes, stream_bytes; /* for the ledger */
 	uint64_t stream_turn_bytes; /* charged to ACCOUNT_STREAM for each accepted turn */
 	uint64_t lease_us_max;
@@ -80,7 +83,8 @@ struct sched_limits {
 	uint32_t knee_tokens;      /* context at which attention costs a token as much as the weights do;
 				      0: every token costs the same to compute again */
 	uint64_t ttl_us;           /* POLICY_TTL */
-	uint64_t wait_us_max;      /* a turn that waited so long is passed by nobody; 0: by nobody ever */
+	uint64_t wait_us_max;      /* a turn that waited so long comes before all others, 16 of them in
+				      such a time at most; 0: always first come, first served */
 	struct sched_group group[SCHED_GROUP_MAX];
 };
 
@@ -141,8 +145,9 @@ struct turn_view {
 	uint32_t session, running; /* running 0: waiting */
 	uint32_t place;            /* in the queue, from 1; 0 when running */
 	uint32_t wait_why, blocker;
-	uint64_t short_bytes;
+	uint64_t short_bytes, eta_us; /* eta_us: when it may run, by estimate, if it waits */
 	uint32_t prompt, computed, sampled, output_max, credit;
+	uint64_t claim_bytes, promised_bytes; /* running: what it may still need; what is its to have */
 };
 int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out);
 
@@ -168,7 +173,8 @@ struct sched_counts {
 	uint64_t turns_arrived, turns_admitted, turns_ended, turns_refused, turns_waited;
 	uint64_t tokens_resident, tokens_reloaded, tokens_recomputed, tokens_fresh, tokens_sampled;
 	uint64_t pages_assigned, pages_given_up; /* given up: of sessions at rest, to others */
-	uint64_t forced_recomputes; /* running turns that lost pages to others: 0 */
+	uint64_t forced_recomputes; /* running turns that had to end for want of pages: 0, unless pages
+				       were quarantined */
 };
 struct sched_counts sched_counts(const struct sched *s);
 

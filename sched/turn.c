@@ -68,7 +68,7 @@ static void turn_stop(struct step *p, uint32_t turn)
 	chain_take(s, &s->running, LINK_TURN, turn);
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
-	t->promised = 0;
+	t->promised = t->claim = 0;
 	pages_drop(p, t->session, units_of(s, x->resident), 0);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RUNNING, COLUMN_RETAINED, x->sole * s->unit_bytes);
 	x->state = SESSION_IDLE;
@@ -100,6 +100,7 @@ static void turn_finish(struct step *p, uint32_t turn, enum end end, int err)
 	s->counts.tokens_sampled += t->sampled;
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_RUNNING, COLUMN_FREE, s->limits.stream_turn_bytes);
 	timer_clear_deadline(s, turn);
+	order_leave(s, x->principal);
 	memset(t, 0, sizeof *t);
 	chain_push_last(s, &s->turn_free, LINK_TURN, turn);
 }
@@ -265,6 +266,7 @@ static uint32_t turn_take(struct step *p)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->blocker = SCHED_NONE;
+	order_arrive(s, session_at(s, e->session)->principal);
 	chain_push_last(s, &s->queue, LINK_TURN, turn);
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_FREE, COLUMN_RUNNING, s->limits.stream_turn_bytes);
 	if (e->as.turn.deadline_us) {
@@ -320,12 +322,13 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	chain_push_last(s, &s->running, LINK_TURN, turn);
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
-	t->promised = units - x->units;
+	t->claim = units - x->units;
+	t->promised = claim_quantum(s, t->prompt, x->units, t->claim);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RETAINED, COLUMN_RUNNING, x->sole * s->unit_bytes);
 	x->state = SESSION_RUNNING;
 	pages_floor_set(s, t->session, FLOOR_ALL);
 	s->promised_units += t->promised;
-	(void)pages_slack_units(s); /* I6 */
+	CHECK(claim_safe(s)); /* I6 */
 	(void)effect_of_turn(p, EFFECT_ADMITTED, turn);
 }
 

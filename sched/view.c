@@ -53,12 +53,15 @@ int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out)
 	out->wait_why = t->wait_why;
 	out->blocker = t->blocker;
 	out->short_bytes = t->short_bytes;
+	out->eta_us = out->running ? 0 : admit_eta_us(s, turn);
 	out->prompt = t->prompt;
 	/* Of the prompt and of what was sampled; a turn that is not its session's yet has none. */
 	out->computed = x->turn == turn ? x->resident : 0;
 	out->sampled = t->sampled;
 	out->output_max = t->output_max;
 	out->credit = t->credit;
+	out->claim_bytes = t->claim * s->unit_bytes;
+	out->promised_bytes = t->promised * s->unit_bytes;
 	return 0;
 }
 

@@ -165,6 +165,7 @@ static void attention_counts(void)
 		rig_open(&r, &l);
 		uint32_t large = rig_session(&r), small = rig_session(&r);
 		turn_as(&r, large, 80, END_TOOL);
+		r.now_us += 1000;
 		turn_as(&r, small, 32, END_STOP);
 		turn_as(&r, rig_session(&r), 40, END_TOOL);
 		EXPECT((rig_view(&r, large).resident == 80) == (knee == 1));
