@@ -165,8 +165,8 @@ static int machine_measure(const char *path, struct simulate_machine *machine)
 	const double more = rates.prefill_far_tps > 0 ? 1 / rates.prefill_far_tps - 1 / rates.prefill_tps : 0;
 	if (more > 0)
 		machine->attention_knee = rates.far_tokens / rates.prefill_tps / more;
-	(void)program_fail("simulate", "measured: %.0f tokens a second of prefill, %.1f of decode, knee at %.0f tokens",
-		     machine->prefill_tps, machine->decode_tps, machine->attention_knee);
+	(void)program_fail("simulate", "measured: prefill %.0f tokens a second, decode %.1f, knee at %.0f tokens",
+			   machine->prefill_tps, machine->decode_tps, machine->attention_knee);
 	return 0;
 }
 
