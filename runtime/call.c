@@ -356,6 +356,8 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 		TRY(accepted_send(d, c));
 	while (!c->dropped && data_next(c, &token_last, &byte_last))
 		TRY(data_send(d, c, token_last, byte_last));
+	if (d->store && c->hold_mark > store_settled(d->store))
+		return 0;
 	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */
 	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && c->sent_tokens < c->sampled))
 		return 0;

@@ -17,6 +17,7 @@
 #include "clients/wire.h"
 #include "runtime/engine.h"
 #include "runtime/form.h"
+#include "runtime/inject.h"
 #include "runtime/options.h"
 #include "runtime/store.h"
 #include "runtime/template.h"
@@ -103,10 +104,11 @@ struct call {
 	uint8_t method;
 	struct wire_id op;
 	uint64_t channel, seq;  /* seq: the last that its reader was sent */
-	bool dup, accepted_sent;
+	bool dup, accepted_sent, begun; /* begun: a batch has had it */
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
+	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
@@ -162,6 +164,13 @@ struct idem {
 	uint8_t body_hash[16];
 };
 
+/* The digest of a full page, as long as it bears the tag. */
+struct page_sum {
+	uint64_t tag, digest[2];
+	uint64_t asked; /* the tag under which it is being computed; 0: it is not */
+	uint64_t bad;   /* the tag under which it was found to be another */
+};
+
 struct daemon {
 	struct options options;
 	struct model *model;
@@ -214,6 +223,12 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
+	struct inject inject;
+	struct page_sum *sums;  /* per page */
+	bool scrubbing;         /* a job of the scrub's is with the engine */
+	uint32_t scrub_page;
+	uint64_t scrub_next_us, scrub_began_us;
+	uint64_t incidents[REASON_COUNT], conflicts_told;
 	uint64_t durable_told;
 	uint64_t prefill_us_total, prefill_rows_total;
 };
@@ -347,6 +362,9 @@ int step_open(struct daemon *d);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
 void step_batch_done(struct daemon *d, struct engine_job *job);
+/* Records an incident with a page, and ends the process where --integrity says so. call: whose turn
+   it ends, or NONE. */
+void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call);
 /* The audit log has room for the records of another step. */
 bool step_room(const struct daemon *d);
 /* Pushes one record of the step in hand; and closes the step, if any was pushed. */
@@ -367,6 +385,18 @@ bool method_is_turn(uint8_t method);
 int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m);
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
 		 const uint8_t *blob, size_t blob_length);
+
+/* digest.c */
+int digests_open(struct daemon *d);
+/* The digests that an entry of the batch asks for; its pages are in d->refs. resumes: its turn begins. */
+void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes);
+void digests_take(struct daemon *d, const struct engine_job *job);
+/* A page that was found to be another under that tag. */
+bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
+/* Pages at rest are compared, a few. Returns when to be called next. */
+uint64_t digests_scrub(struct daemon *d);
+/* The faults of --inject on an entry, whose pages are in d->refs. */
+void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages, bool resumes);
 
 /* stop.c: how much of a text may be shown while a stop string could still begin in it. */
 /* Looks for the first stop string in text[from..length): its start, or SIZE_MAX. *hold: where the

@@ -320,7 +320,17 @@ static void store_take(struct daemon *d)
 {
 	if (!d->store)
 		return;
-	const uint64_t durable = store_durable(d->store);
+	const uint64_t durable = store_durable(d->store), conflicts = store_conflicts(d->store);
+	if (conflicts != d->conflicts_told) {
+		log_say(LOG_ERROR, "integrity: %llu owner rows of the audit log were not what they should be",
+			(unsigned long long)(conflicts - d->conflicts_told));
+		d->incidents[REASON_ROW] += conflicts - d->conflicts_told;
+		d->conflicts_told = conflicts;
+		const struct store_last_word word = {.reason = REASON_ROW};
+		if (d->options.integrity == INTEGRITY_ABORT)
+			store_beacon(d->store, &word);
+		CHECK(d->options.integrity != INTEGRITY_ABORT);
+	}
 	if (store_failed(d->store) && !d->failed) {
 		log_say(LOG_ERROR,
 			"the audit log in %.400s failed: %s; stopping: make room or mend the disk, start again",
@@ -423,6 +433,8 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
+	const uint64_t scrub = digests_scrub(d);
+	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
 	engine_watch(d);
 	audit(d);

@@ -16,13 +16,13 @@ enum { MODEL_LAYERS_MAX = 512, MODEL_REASON_MAX = 400 };
 
 /* The architecture as data for the forward pass. */
 struct arch {
-	char name[32]; /* "llama" */
+	char name[32]; /* "llama", "qwen2" */
 	uint32_t layers, width, heads, kv_heads, head, ff, vocab, context;
 	enum rope_kind rope;
 	enum gate_kind gate;
 	uint32_t rope_dims;
 	float rope_base, rope_scale;
-	float rope_base_local;    /* of window layers; 0: the same */
+	float rope_base_local;    /* of window layers, which then have no scale; 0: the same */
 	float epsilon;
 	float attention_scale, attention_softcap, head_softcap, embedding_scale;
 	uint32_t window;          /* of window layers; 0: there are none */

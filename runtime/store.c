@@ -41,6 +41,9 @@ struct store {
 	_Atomic uint64_t head, whole, tail;
 	_Atomic uint64_t durable;
 	_Atomic int failed, space;
+	_Atomic uint64_t conflicts, said_seq, said_hash[STORE_HASH / 8];
+	_Atomic unsigned beacons;
+	unsigned heard;
 	struct store_entry entry;    /* the writer's */
 };
 
@@ -99,6 +102,14 @@ static uint64_t writer_wait(struct store *s, uint64_t tail)
 	return to;
 }
 
+static void announce(const struct store *s)
+{
+	uint64_t one = 1;
+	/* Fails only when the counter is full, and then the descriptor is readable anyway. */
+	ssize_t ignored = write(s->event_fd, &one, sizeof one);
+	(void)ignored;
+}
+
 struct batch {
 	MDB_txn *txn;
 	MDB_cursor *own;
@@ -118,6 +129,26 @@ static int entry_end(struct store *s, struct batch *b, uint64_t step, unsigned f
 	return err;
 }
 
+/* The rows of a record; a conflict is an incident of the same entry. */
+static int rows_put(struct store *s, const struct batch *b, const struct store_record *r)
+{
+	struct store_conflict found = {0};
+	TRY(store_put_rows(b->own, r, b->head.boot, b->head.seq + 1, s->options.page_tokens, &found));
+	if (found.count == 0)
+		return 0;
+	struct store_record incident = *r;
+	incident.kind = STORE_INCIDENT;
+	incident.reason = REASON_ROW;
+	incident.page_first = found.page;
+	incident.page_count = 1;
+	incident.value[0] = found.expected;
+	incident.value[1] = found.found;
+	store_entry_add(&s->entry, &incident);
+	atomic_fetch_add(&s->conflicts, found.count);
+	announce(s);
+	return 0;
+}
+
 /* Steps from b->at on, until `to` or the batch is large enough. */
 static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 {
@@ -133,12 +164,12 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 				return 0;
 			continue;
 		}
-		if (!store_entry_room(&s->entry)) {
+		if (!store_entry_room(&s->entry, 2)) {
 			TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
 			b->open = true;
 		}
 		store_entry_add(&s->entry, r);
-		TRY(store_put_rows(b->own, r, b->head.boot, b->head.seq + 1, s->options.page_tokens));
+		TRY(rows_put(s, b, r));
 	}
 	if (s->entry.count > 0) {
 		TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
@@ -194,12 +225,17 @@ static int space_code(const struct store *s)
 	return used > info.me_mapsize / 100 * 80 ? -ERR_LIMIT : 0;
 }
 
-static void announce(const struct store *s)
+static void head_take(struct store *s, const struct store_head *head)
 {
-	uint64_t one = 1;
-	/* Fails only when the counter is full, and then the descriptor is readable anyway. */
-	ssize_t ignored = write(s->event_fd, &one, sizeof one);
-	(void)ignored;
+	s->disk.head = *head;
+	atomic_store(&s->said_seq, head->seq);
+	for (unsigned i = 0; i < STORE_HASH / 8; i++) {
+		uint64_t word;
+		memcpy(&word, head->hash + i * 8, sizeof word);
+		atomic_store_explicit(&s->said_hash[i], word, memory_order_relaxed);
+	}
+	atomic_store(&s->space, space_code(s));
+	(void)fault_pass(FAULT_COMMITTED);
 }
 
 static int writer_batch(struct store *s, struct batch *b, uint64_t to)
@@ -213,8 +249,7 @@ static int writer_batch(struct store *s, struct batch *b, uint64_t to)
 		return err;
 	}
 	TRY(batch_commit(s, b, false));
-	s->disk.head = b->head;
-	atomic_store(&s->space, space_code(s));
+	head_take(s, &b->head);
 	return 0;
 }
 
@@ -225,7 +260,6 @@ static void *writer_run(void *arg)
 	uint64_t to;
 	store_entry_begin(&s->entry);
 	while ((to = writer_wait(s, b.at)) != b.at) {
-		uint64_t step = b.step;
 		int err = writer_batch(s, &b, to);
 		if (err != 0) {
 			/* What a failed flush left on the disk is unknown: nothing more is written. */
@@ -234,12 +268,41 @@ static void *writer_run(void *arg)
 			break;
 		}
 		atomic_store_explicit(&s->tail, b.at, memory_order_release);
-		if (b.step == step)
-			continue;
 		atomic_store_explicit(&s->durable, b.step, memory_order_release);
 		announce(s);
 	}
 	return NULL;
+}
+
+/* What an earlier process said last becomes an entry each, once: the ids of those that were are kept
+   in the same transaction. */
+static int beacons_put(struct store *s, struct batch *b)
+{
+	uint64_t ids[BEACON_SLOTS] = {0}, now[BEACON_SLOTS] = {0};
+	struct beacon_slot slot;
+	bool any = false;
+	TRY(store_meta_ids(b->txn, &s->disk, ids));
+	for (unsigned i = 0; i < BEACON_SLOTS; i++) {
+		if (!beacon_read(&s->disk, i, &slot))
+			continue;
+		now[i] = slot.id;
+		any = true;
+		bool known = false;
+		for (unsigned k = 0; k < BEACON_SLOTS; k++)
+			known |= ids[k] == slot.id;
+		if (known)
+			continue;
+		struct store_record r = {
+			.kind = STORE_INCIDENT, .reason = REASON_BEACON, .place = (uint16_t)slot.reason,
+			.group = slot.group, .page_first = slot.page, .page_count = 1, .tag_first = slot.wall_ns,
+			.value = {slot.expected, slot.found}};
+		memcpy(r.session, slot.session, sizeof r.session);
+		store_entry_begin(&s->entry);
+		store_entry_add(&s->entry, &r);
+		TRY(store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, 0, 0));
+		s->heard++;
+	}
+	return any ? store_meta_ids_put(b->txn, &s->disk, now) : 0;
 }
 
 /* The boot's record is durable before anything else is. */
@@ -249,14 +312,17 @@ static int boot_record(struct store *s)
 	b.head.boot++;
 	TRY(batch_begin(s, &b));
 	int err = store_put_boot(b.txn, &s->disk, &b.head, s->options.page_tokens);
+	if (err == 0)
+		err = beacons_put(s, &b);
 	if (err != 0) {
 		mdb_txn_abort(b.txn);
 		return err;
 	}
 	TRY(batch_commit(s, &b, false));
-	s->disk.head = b.head;
+	for (unsigned i = 0; i < BEACON_SLOTS; i++)
+		beacon_clear(&s->disk, i);
 	s->boot = b.head.boot;
-	atomic_store(&s->space, space_code(s));
+	head_take(s, &b.head);
 	return 0;
 }
 
@@ -319,7 +385,7 @@ int store_open(const struct store_options *options, struct store **out, char *re
 	s->options = *options;
 	s->options.dir = NULL; /* the caller's; disk has a copy */
 	s->mask = options->ring_records - 1;
-	s->disk.lock_fd = -1;
+	s->disk.lock_fd = s->disk.beacon_fd = -1;
 	s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->ring = calloc(options->ring_records, sizeof *s->ring);
 	int err = s->event_fd < 0 || s->ring == NULL ? -ERR_MEMORY : 0;
@@ -430,4 +496,47 @@ int store_space(const struct store *store)
 uint64_t store_boot(const struct store *store)
 {
 	return store->boot;
+}
+
+uint64_t store_mark(const struct store *store)
+{
+	return atomic_load_explicit(&store->head, memory_order_relaxed);
+}
+
+uint64_t store_settled(const struct store *store)
+{
+	return atomic_load_explicit(&store->tail, memory_order_acquire);
+}
+
+uint64_t store_conflicts(const struct store *store)
+{
+	return atomic_load(&store->conflicts);
+}
+
+void store_beacon(struct store *store, const struct store_last_word *word)
+{
+	struct beacon_slot slot = {
+		.boot = store->boot, .reason = word->reason, .group = word->group, .page = word->page,
+		.expected = word->expected, .found = word->found, .seq = atomic_load(&store->said_seq)};
+	memcpy(slot.session, word->session, sizeof slot.session);
+	for (unsigned i = 0; i < STORE_HASH / 8; i++) {
+		const uint64_t part = atomic_load_explicit(&store->said_hash[i], memory_order_relaxed);
+		memcpy(slot.hash + i * 8, &part, sizeof part);
+	}
+	beacon_write(&store->disk, atomic_fetch_add(&store->beacons, 1), &slot);
+}
+
+unsigned store_said(const struct store *store)
+{
+	return atomic_load(&store->beacons);
+}
+
+unsigned store_heard(const struct store *store)
+{
+	return store->heard;
+}
+
+bool store_unclean(const struct store *store)
+{
+	return store->boot > 1 && !store->disk.clean;
 }

@@ -20,6 +20,16 @@ enum store_kind {
 	STORE_KIND_COUNT
 };
 
+/* Why an incident is one; `reason` of a STORE_INCIDENT. */
+enum store_reason {
+	REASON_TAG,     /* the tag beside a page was not the expected one */
+	REASON_DIGEST,  /* a page's bytes are not what they were */
+	REASON_ROW,     /* an owner row of the log is damaged, or the page had an owner already */
+	REASON_BEACON,  /* said by a process before it ended; value: as it said */
+	REASON_INVARIANT, /* in a beacon: a broken invariant of the process */
+	REASON_COUNT
+};
+
 /* One record; fields that a kind does not name are zero. */
 struct store_record {
 	uint8_t kind;
@@ -70,6 +80,24 @@ int store_fd(const struct store *store);
 int store_failed(const struct store *store); /* 0, or the writer's error; store_fd tells of it */
 /* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %: open no session. */
 int store_space(const struct store *store);
+/* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
+   is durable when settled has reached the mark taken after it. Records need their STEP_END. */
+uint64_t store_mark(const struct store *store);
+uint64_t store_settled(const struct store *store);
+/* Rows that were not what a record found them to be, since the start; each has an incident. */
+uint64_t store_conflicts(const struct store *store);
+/* The last word of a process that is about to end: on disk when the call returns. Any thread, and a
+   signal's handler. */
+struct store_last_word {
+	uint32_t reason, group, page; /* reason: enum store_reason */
+	uint64_t expected, found;
+	uint8_t session[16];
+};
+void store_beacon(struct store *store, const struct store_last_word *word);
+/* Last words said so far by this process, and those of earlier ones that this boot made entries of. */
+unsigned store_said(const struct store *store);
+unsigned store_heard(const struct store *store);
+bool store_unclean(const struct store *store); /* the process before this one did not close */
 uint64_t store_boot(const struct store *store); /* counts up by one with each open, from 1 */
 
 #endif

@@ -6,8 +6,10 @@
  *	lock                held by flock for the life of the daemon; its text is the process number
  *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
  *	                    store is being made
+ *	beacon              see store_beacon.c
  *	data.mdb, lock.mdb  LMDB's, with three databases:
- *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8
+ *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8, beacon
+ *		the ids of the beacon's places that were made entries of
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
  *	own     place << 56 | group << 48 | page, native -> struct store_own
  *
@@ -70,9 +72,23 @@ struct store_head {
 };
 _Static_assert(sizeof(struct store_head) == 64, "no holes in what is hashed or stored");
 
+/* What a process says before it ends by its own hand. */
+enum { BEACON_SLOTS = 16 };
+struct beacon_slot {
+	char magic[8];
+	uint64_t id; /* so that none is made an entry of twice */
+	uint64_t mono_ns, wall_ns, seq; /* seq: the last entry that was known to be on disk */
+	uint32_t boot, reason, group, page;
+	uint64_t expected, found;
+	uint8_t session[16], hash[STORE_HASH];
+	char build[28];
+	uint32_t crc; /* over all with crc as 0 */
+};
+_Static_assert(sizeof(struct beacon_slot) == 152, "no holes in what is summed");
+
 struct store_disk {
 	char *dir;
-	int lock_fd;
+	int lock_fd, beacon_fd;
 	MDB_env *env;
 	MDB_dbi meta, audit, own;
 	uint8_t uuid[STORE_UUID];
@@ -92,8 +108,15 @@ int store_refuse(char *reason, int code, const char *format, ...);
 /* A code of LMDB or errno as one of ours, negative. */
 int store_code(int lmdb_or_errno);
 
+/* store_beacon.c. Writing is for any thread and for a signal's handler. */
+int beacon_open(struct store_disk *disk, char *reason);
+void beacon_write(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
+bool beacon_read(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
+void beacon_clear(const struct store_disk *disk, unsigned place);
+
 /* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
 uint32_t store_crc(uint64_t key, const struct store_own *row);
+uint32_t store_crc_bytes(const void *data, size_t bytes);
 void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
 		size_t value_bytes);
 void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID]);
@@ -104,7 +127,7 @@ struct store_entry {
 	uint8_t value[STORE_VALUE_MAX];
 };
 void store_entry_begin(struct store_entry *entry);
-bool store_entry_room(const struct store_entry *entry); /* for one record more */
+bool store_entry_room(const struct store_entry *entry, uint32_t records); /* for so many more */
 void store_entry_add(struct store_entry *entry, const struct store_record *record);
 int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
 			 struct store_head *head, uint64_t step, unsigned flags);
@@ -112,8 +135,16 @@ int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_hea
 		   uint32_t page_tokens);
 int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
 		       uint64_t step);
+/* A row that is not what the record finds it to be: damaged, or assigned while it has an owner. */
+struct store_conflict {
+	uint32_t count, page; /* page, tags: of the first */
+	uint64_t expected, found;
+};
 int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
-		   uint32_t page_tokens);
+		   uint32_t page_tokens, struct store_conflict *conflict);
+/* The ids of the beacon's places that are entries already. */
+int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS]);
+int store_meta_ids_put(MDB_txn *txn, const struct store_disk *disk, const uint64_t ids[BEACON_SLOTS]);
 int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct store_head *head,
 		   bool clean);
 

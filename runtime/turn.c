@@ -568,5 +568,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (!refused)
 		s->why_lost = NULL;
 	session_end_fields(s, &end);
+	/* An incident is on disk before the client hears of it. */
+	if (e->as.end.end == END_INTEGRITY && d->store)
+		c->hold_mark = store_mark(d->store);
 	call_end(d, call, &end);
 }

@@ -64,7 +64,7 @@ try:
         prompt = [rng.randrange(100, 40000) for _ in range(min(positions, model["context"]) - args.new)]
         channels.append(wire.begin("session.turn", {"tokens": True, "max_tokens": args.new, "ignore_end": True}, ar1.pack(prompt),
                                    sess=sessions[i]))
-    at_once, started = 0, False
+    at_once, started, pinged = 0, False, time.time()
     while True:
         health = watcher.ok("health")["r"]
         at_once = max(at_once, health["turns_running"])
@@ -72,6 +72,10 @@ try:
         started = started or health["turns_running"] > 0
         if started and not health["turns_running"] and not health["turns_waiting"]:
             break
+        if time.time() > pinged + 5:  # the daemon drops who is silent for too long
+            pinged = time.time()
+            for wire in wires:
+                wire.send(ar1.PING, 0, {"t": 1})
         time.sleep(0.05)
     for wire, channel in zip(wires, channels):
         reply = wire.finish(channel)
