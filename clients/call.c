@@ -96,7 +96,8 @@ static void run_send(struct run *r, uint8_t type, struct wire_writer *w)
 	/* A message that cannot be sent now is missed by a peer that is not there: the pings and
 	   the deadline find that out. */
 	CHECK(!w->full);
-	link_send(r->c, type, type == WIRE_PING || type == WIRE_ACK ? 0 : r->channel, w->at, w->length, NULL, 0, 0);
+	const uint64_t channel = type == WIRE_PING || type == WIRE_ACK ? 0 : r->channel;
+	link_send(r->c, type, channel, w->at, w->length, NULL, 0, 0);
 	r->ping_ms = link_now_ms() + r->c->hb_ms;
 }
 

@@ -4,9 +4,10 @@
  *	struct hf_client *c;
  *	if (hf_open(NULL, NULL, &c) != 0) …
  *
- * A handle may be shared by threads: their calls run one after the other (two streams at once take
- * two handles). hf_cancel may be called from a signal handler too. Functions return 0 or a negative code: that of the daemon's error (-404 is
- * context_full), or one of the library's own, from 700. hf_name and hf_text say both in words.
+ * A handle may be shared by threads: their calls run one after the other (two streams at once take two
+ * handles). hf_cancel may be called from a signal handler too. Functions return 0 or a negative code:
+ * that of the daemon's error (-404 is context_full), or one of the library's own, from 700. hf_name and
+ * hf_text say both in words.
  *
  * A connection that breaks within a call is made again, and the call goes on where it was, with no gap
  * and no repeat, for resume_ms. Calls that change something carry a key, so that none runs twice.
