@@ -467,6 +467,7 @@ static bool looks(uint8_t method)
 	case METHOD_DETOKENIZE:
 	case METHOD_HEALTH:
 	case METHOD_METRICS:
+	case METHOD_SESSION_EXPORT:
 		return true;
 	default:
 		return false;
