@@ -497,11 +497,33 @@ static uint32_t victim(const struct sched *s)
 	return found;
 }
 
+/* The one whose hint tells the latest return; of those without one, which are told to return at
+   once, the one that has paused longest. */
+static uint32_t victim_hinted(const struct sched *s)
+{
+	uint32_t found = SCHED_NONE;
+	uint64_t latest = 0;
+	for (uint32_t session = class_at(s, 0)->rest[0].first; session != SCHED_NONE;
+	     session = session_at(s, session)->rest.next) {
+		const struct session *x = session_at(s, session);
+		uint64_t returns = x->returns_us < UINT64_MAX - x->idle_since_us
+			? x->idle_since_us + x->returns_us : UINT64_MAX;
+		if (found != SCHED_NONE && returns <= latest)
+			continue;
+		found = session;
+		latest = returns;
+	}
+	return found;
+}
+
 static uint32_t reclaim_sole(struct step *p, uint32_t units)
 {
 	struct sched *s = p->s;
-	uint32_t gained = 0, session;
-	while (gained < units && (session = victim(s)) != SCHED_NONE) {
+	uint32_t gained = 0;
+	while (gained < units) {
+		uint32_t session = s->limits.policy == POLICY_HINTED ? victim_hinted(s) : victim(s);
+		if (session == SCHED_NONE)
+			break;
 		if (session_at(s, session)->sole)
 			gained += session_give(p, session, units - gained, 0);
 		retain_settle(s, session, 0); /* a list for shares, if that is all it has */

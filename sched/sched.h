@@ -50,6 +50,8 @@ enum policy {
 	POLICY_TTL,  /* a whole context for ttl_us, then nothing of it */
 	POLICY_SWAP, /* whole contexts move to host, first come first served */
 	POLICY_NONE, /* nothing is kept over a pause */
+	POLICY_HINTED, /* the end of the session whose hint says that it returns last; for planning: its
+			  steps grow with the number of sessions at rest */
 	POLICY_COUNT
 };
 
