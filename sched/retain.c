@@ -135,8 +135,10 @@ static uint32_t class_of_traits(const struct sched *s, const struct session *x)
 	uint32_t size = 0, last = 0;
 	while (size + 1 < SIZE_COUNT && x->sampled >= 64u << (2 * size))
 		size++;
-	if (x->last_age[x->kind])
-		last = x->last_age[x->kind] - 1 < kind->cut[0] ? 1 : x->last_age[x->kind] - 1 < kind->cut[1] ? 2 : 3;
+	if (x->last_age[x->kind]) {
+		uint32_t age = x->last_age[x->kind] - 1;
+		last = 1 + (age >= kind->cut[0]) + (age >= kind->cut[1]);
+	}
 	return CLASS_TRAIT + (x->kind * SIZE_COUNT + size) * LAST_COUNT + last;
 }
 
