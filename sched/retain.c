@@ -16,11 +16,12 @@
  * Both terms come from what was seen. Pauses are told apart by kind: after an answer, after a tool
  * call, after another end. In each kind, by how much was sampled before it and how long the session's
  * last such pause was (long answers and slow sessions pause longer); or by the tool and the principal,
- * if a hint names the tool; or by the order of magnitude of the hint, if it says when. Each class counts, for each age of a pause, the returns at that age and the time
- * that sessions spent at it; their quotient is the hazard rate. Sessions that never come back count
- * too: they age, and only add time. A class starts with a few returns spread evenly over the ages
- * (nothing is known: the older, the less likely soon, which is LRU); a tool's class leans on the
- * class of all tools until it has returns of its own.
+ * if a hint names the tool; or by the order of magnitude of the hint, if it says when. Each class
+ * counts, for each age of a pause, the returns at that age and the time that sessions spent at it;
+ * their quotient is the hazard rate. Sessions that never come back count too: they age, and only add
+ * time. A class starts with a few returns spread evenly over the ages (nothing is known: the older,
+ * the less likely soon, which is LRU); a smaller class leans on the class of its kind until it has
+ * returns of its own.
  *
  * Arithmetic is in double: additions, multiplications and quotients in one order, so it is the same
  * on every machine that has IEEE 754 and does not fuse.
