@@ -16,11 +16,12 @@
  * Both terms come from what was seen. Pauses are told apart by kind: after an answer, after a tool
  * call, after another end. In each kind, by how much was sampled before it and how long the session's
  * last such pause was (long answers and slow sessions pause longer); or by the tool and the principal,
- * if a hint names the tool; or by the order of magnitude of the hint, if it says when. Each class counts, for each age of a pause, the returns at that age and the time
- * that sessions spent at it; their quotient is the hazard rate. Sessions that never come back count
- * too: they age, and only add time. A class starts with a few returns spread evenly over the ages
- * (nothing is known: the older, the less likely soon, which is LRU); a tool's class leans on the
- * class of all tools until it has returns of its own.
+ * if a hint names the tool; or by the order of magnitude of the hint, if it says when. Each class
+ * counts, for each age of a pause, the returns at that age and the time that sessions spent at it;
+ * their quotient is the hazard rate. Sessions that never come back count too: they age, and only add
+ * time. A class starts with a few returns spread evenly over the ages (nothing is known: the older,
+ * the less likely soon, which is LRU); a smaller class leans on the class of its kind until it has
+ * returns of its own.
  *
  * Arithmetic is in double: additions, multiplications and quotients in one order, so it is the same
  * on every machine that has IEEE 754 and does not fuse.
@@ -135,8 +136,10 @@ static uint32_t class_of_traits(const struct sched *s, const struct session *x)
 	uint32_t size = 0, last = 0;
 	while (size + 1 < SIZE_COUNT && x->sampled >= 64u << (2 * size))
 		size++;
-	if (x->last_age[x->kind])
-		last = x->last_age[x->kind] - 1 < kind->cut[0] ? 1 : x->last_age[x->kind] - 1 < kind->cut[1] ? 2 : 3;
+	if (x->last_age[x->kind]) {
+		uint32_t age = x->last_age[x->kind] - 1;
+		last = 1 + (age >= kind->cut[0]) + (age >= kind->cut[1]);
+	}
 	return CLASS_TRAIT + (x->kind * SIZE_COUNT + size) * LAST_COUNT + last;
 }
 
@@ -217,6 +220,16 @@ static void class_value(struct sched *s, uint32_t class)
 		c->cut[1] = 8 * sum >= c->seen ? c->cut[1] : age;
 	}
 	c->news = 0;
+	c->base_seen = base->seen;
+}
+
+/* Values anew when a sixteenth of what is known of the class, or of its kind, is news. One class a step,
+   and the one that a pause begins in: no step is long. */
+static void class_renew(struct sched *s, uint32_t class)
+{
+	const struct pause_class *c = class_at(s, class), *base = class_at(s, class_parent(class));
+	if (c->base_seen == 0 || c->news * 16 > c->seen || (base->seen - c->base_seen) * 16 > base->seen)
+		class_value(s, class);
 }
 
 /* Units that sessions own alone whose pause is of an age at which they probably come back before a
@@ -351,6 +364,8 @@ void retain_begin(struct sched *s, uint32_t session)
 	x->age = 0;
 	x->class = class_choose(s, x);
 	pause_put(s, session);
+	if (s->limits.policy == POLICY_COST)
+		class_renew(s, x->class);
 }
 
 void retain_return(struct sched *s, uint32_t session)
@@ -376,6 +391,7 @@ void retain_class_set(struct sched *s, uint32_t session)
 		return;
 	pause_count(s, session, 0);
 	pause_move(s, session, class_choose(s, x), age_of(s->now_us - x->idle_since_us));
+	class_renew(s, x->class);
 }
 
 /* Lets sessions grow older, the longest paused of each list first. */
@@ -395,8 +411,6 @@ static uint32_t class_age(struct sched *s, uint32_t class, uint32_t moves)
 			done++;
 		}
 	}
-	if (c->news * 16 > c->seen || (c->news && c->value[0] == 0))
-		class_value(s, class);
 	return done;
 }
 
@@ -573,6 +587,7 @@ void retain_tick(struct step *p)
 	struct sched *s = p->s;
 	if (s->limits.policy == POLICY_COST) {
 		(void)class_age(s, s->class_turn, MOVES_MAX);
+		class_renew(s, s->class_turn);
 		s->class_turn = (s->class_turn + 1) % s->class_count;
 	}
 	while (retain_due_us(s) <= s->now_us) {

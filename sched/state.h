@@ -125,6 +125,7 @@ struct pause_class {
 	uint32_t cut[2];       /* of a kind: ages below which half, and seven eighths, of its pauses end */
 	uint64_t expected;     /* a bit for each age at which a return within wait_us_max is likely */
 	uint64_t seen;         /* returns in all, in 1/RETURN_ONE */
+	uint64_t base_seen;    /* of the class that it leans on, when value was computed; 0: never was */
 	struct chain pause[AGE_COUNT], rest[AGE_COUNT];
 	uint64_t units[AGE_COUNT]; /* of the sessions in rest */
 };
