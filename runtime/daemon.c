@@ -365,6 +365,7 @@ static int daemon_open(struct daemon *d)
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
 	TRY(tables_open(d));
+	TRY(traffic_open(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
@@ -385,6 +386,7 @@ static void daemon_close(struct daemon *d)
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
+	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
 	rendering_free(&d->rendering);
