@@ -234,6 +234,8 @@ struct daemon {
 	int streams;            /* the file of what was sent */
 	bool restore_other;     /* what is restored was made with another model or plan */
 	uint64_t swept_us;
+	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
+	uint32_t forgotten_next;
 	struct inject inject;
 	struct page_sum *sums;  /* per page */
 	bool scrubbing;         /* a job of the scrub's is with the engine */

@@ -185,7 +185,8 @@ static int principals_restore(struct daemon *d)
 		if (at == PLAN_KEY)
 			return 0;
 		if (key.length != 4 || at >= d->options.principals) {
-			log_say(LOG_ERROR, "the store knows principal %u; start with --principals %u or more", at, at + 1);
+			log_say(LOG_ERROR, "the store knows principal %u; start with --principals %u or more", at,
+				at + 1);
 			return -ERR_OUT_OF_RANGE;
 		}
 		memcpy(d->principals[at].name, name, sizeof name);
@@ -209,9 +210,9 @@ static int plan_restore(struct daemon *d, bool *other)
 	if (code != 0 && code != -ERR_NOT_FOUND)
 		return code;
 	if (*other) {
-		log_say(LOG_NOTICE, "%s since the last start: pages of before are void, and turns that ran end as restarted",
-			memcmp(now.model, was.model, sizeof now.model) ? "the model file changed"
-								      : "the precision plan changed");
+		const bool model = memcmp(now.model, was.model, sizeof now.model) != 0;
+		log_say(LOG_NOTICE, "%s since the last start: pages of before are void, and turns that ran end as "
+			"restarted", model ? "the model file changed" : "the precision plan changed");
 		if (now.vocab != was.vocab) {
 			log_say(LOG_ERROR, "the sessions of this store were made with a model of %u tokens, this one "
 				"has %u; start with that model, or with another --state", was.vocab, now.vocab);

@@ -33,6 +33,8 @@ int keep_idem_find(struct daemon *d, uint32_t principal, const struct wire_id *k
 /* A turn has begun; a call has its END. */
 void keep_call_begin(struct daemon *d, uint32_t call);
 void keep_call_end(struct daemon *d, uint32_t call);
+/* Nobody will ask for the answer again, unless by its key. */
+void keep_call_drop(struct daemon *d, uint32_t call);
 /* An answer that is on disk takes a slot again; NONE. */
 uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wire_id *op);
 /* Where the DATA `seq` of a call ends, before it is sent. */

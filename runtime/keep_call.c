@@ -20,9 +20,11 @@
 
 enum {
 	CALL_VERSION = 1, SWEEP_MAX = 64, SWEEP_EVERY_US = 1000000,
-	KEYLESS_MS = 600000 /* an answer that no key names is kept so long */
+	KEYLESS_MS = 30000 /* an answer that no key names is kept so long, and its detach time */
 };
-enum { FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32 };
+enum {
+	FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32
+};
 
 /* Then, of a turn that runs: stop strings, biases. Of an answer: END's body, the third frame, token
    ids, ends of text, log-probabilities, alternatives if there are any, marks of DATA, text. */
@@ -59,7 +61,8 @@ static uint64_t op_word(const struct wire_id *op)
 
 static uint32_t mark_check(const struct kept_mark *m)
 {
-	return (uint32_t)m->op ^ (uint32_t)(m->op >> 32) ^ m->seq * 0x9e3779b1u ^ m->tokens * 0x85ebca6bu ^ m->bytes;
+	return (uint32_t)m->op ^ (uint32_t)(m->op >> 32) ^ m->seq * 0x9e3779b1u ^ m->tokens * 0x85ebca6bu ^
+	       m->bytes;
 }
 
 int keep_streams_open(struct daemon *d)
@@ -221,8 +224,9 @@ static void row_fill(const struct daemon *d, uint32_t call, struct kept_call *ro
 	row->output_max = c->output_max;
 	row->detach_us = c->detach_us;
 	row->window = c->window;
+	const uint64_t left_us = c->deadline_us > d->now_us ? c->deadline_us - d->now_us : 0;
 	if (c->deadline_us)
-		row->deadline_ms = keep_wall_ms() + (c->deadline_us > d->now_us ? (c->deadline_us - d->now_us) / 1000 : 0);
+		row->deadline_ms = keep_wall_ms() + left_us / 1000;
 	row->max_tokens = s->max_tokens;
 	row->top_k = s->top_k;
 	row->logprobs = s->logprobs;
@@ -295,7 +299,28 @@ void keep_call_end(struct daemon *d, uint32_t call)
 	put(&p, c->text, row.text_length);
 	call_put(d, call, &p);
 	keep_key(&key, c->op.bytes, sizeof c->op.bytes);
-	expires_put(d, keep_wall_ms() + (c->keyed ? d->options.idem_ms : KEYLESS_MS), TABLE_CALL, &key);
+	const uint64_t keep_ms = c->keyed ? d->options.idem_ms : KEYLESS_MS + c->detach_us / 1000;
+	expires_put(d, keep_wall_ms() + keep_ms, TABLE_CALL, &key);
+}
+
+void keep_call_drop(struct daemon *d, uint32_t call)
+{
+	const struct call *c = &d->calls[call];
+	struct store_key key;
+	if (!d->store || !c->kept || c->keyed)
+		return;
+	keep_key(&key, c->op.bytes, sizeof c->op.bytes);
+	keep_put(d, TABLE_CALL, &key, NULL, 0);
+	/* Until the removal is on disk a reader of the disk would find it. */
+	d->forgotten[d->forgotten_next++ % (sizeof d->forgotten / sizeof d->forgotten[0])] = c->op;
+}
+
+static bool forgotten(const struct daemon *d, const struct wire_id *op)
+{
+	for (size_t i = 0; i < sizeof d->forgotten / sizeof d->forgotten[0]; i++)
+		if (memcmp(&d->forgotten[i], op, sizeof *op) == 0)
+			return true;
+	return false;
 }
 
 /* The start of a slot that was one before. */
@@ -340,8 +365,8 @@ static int answer_fill(struct daemon *d, uint32_t slot, const struct kept_call *
 	struct call *c = &d->calls[slot];
 	struct take t = {d->scratch + sizeof *row, bytes - sizeof *row, false};
 	const uint32_t n = row->sampled, context = d->limits.context_tokens;
-	if (n > context || row->seq_made > context || row->end_length > d->end_max || row->text_length > d->text_max ||
-	    row->blob_length > d->text_max)
+	if (n > context || row->seq_made > context || row->end_length > d->end_max ||
+	    row->text_length > d->text_max || row->blob_length > d->text_max)
 		return -ERR_INTEGRITY;
 	take(&t, c->end_body, row->end_length);
 	take(&t, c->text, row->blob_length);
@@ -369,7 +394,8 @@ uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wir
 {
 	struct kept_call row;
 	size_t bytes;
-	if (!d->store || call_row(d, op, &row, &bytes) != 0 || !(row.flags & FLAG_ENDED) || row.principal != principal)
+	if (!d->store || forgotten(d, op) || call_row(d, op, &row, &bytes) != 0 || !(row.flags & FLAG_ENDED) ||
+	    row.principal != principal)
 		return NONE;
 	/* Its own slot has what was sent of it; any other will do. */
 	uint32_t slot = row.slot < d->options.calls && d->calls[row.slot].state == CALL_FREE ? row.slot : NONE;
