@@ -115,6 +115,25 @@ static void chunks_put(struct daemon *d, const struct session *s, uint8_t kind, 
 	}
 }
 
+/* A length and a text each. */
+static void tools_put(struct daemon *d, const struct session *s)
+{
+	struct store_key key;
+	const struct held_form *held = s->form;
+	size_t at = 0, from = 0;
+	for (uint32_t i = 0; i < held->tool_count; i++) {
+		const uint32_t length = held->tool_length[i];
+		if (length + sizeof length > KEEP_SCRATCH_BYTES - at)
+			return;
+		memcpy(d->scratch + at, &length, sizeof length);
+		memcpy(d->scratch + at + sizeof length, held->tools + from, length);
+		at += sizeof length + length;
+		from += length;
+	}
+	chunk_key(&key, s, KIND_TOOLS, 0);
+	keep_put(d, TABLE_TURN, &key, d->scratch, at);
+}
+
 void keep_session(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
@@ -142,10 +161,8 @@ void keep_session(struct daemon *d, uint32_t session)
 		memcpy(row.op, d->calls[s->call].op.bytes, sizeof row.op);
 	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
 	keep_put(d, TABLE_SESSION, &key, &row, sizeof row);
-	if (!s->kept && s->form && s->form->tools_bytes) {
-		chunk_key(&key, s, KIND_TOOLS, 0);
-		keep_put(d, TABLE_TURN, &key, s->form->tools, s->form->tools_bytes);
-	}
+	if (!s->kept && s->form)
+		tools_put(d, s);
 	chunks_put(d, s, KIND_TOKENS, s->token, sizeof *s->token, CHUNK_TOKENS, s->kept_history, s->history);
 	chunks_put(d, s, KIND_MARKS, s->mark, sizeof *s->mark, CHUNK_MARKS, s->kept_marks, s->mark_count);
 	s->kept = true;

@@ -125,7 +125,29 @@ TWIST(softcap_nan) { make_family(m, "gemma3");
 	make_f32(m, "gemma3.final_logit_softcapping", __builtin_nanf("")); }
 TWIST(keys_of_another) { make_string(m, "general.architecture", "qwen2"); }
 TWIST(no_tokenizer) { make_drop(m, "tokenizer.ggml.model"); }
-TWIST(other_tokenizer) { make_string(m, "tokenizer.ggml.model", "llama"); }
+TWIST(other_tokenizer) { make_string(m, "tokenizer.ggml.model", "bert"); }
+static inline void scores(struct maker *m, float last, const char *const *token, const int32_t *kind)
+{
+	struct bytes *b;
+	make_string(m, "tokenizer.ggml.model", "llama");
+	b = make_array(m, "tokenizer.ggml.scores", 6, 5);
+	for (int i = 0; i < 5; i++)
+		put(b, &(float){i < 4 ? 0 : last}, 4);
+	if (!token)
+		return;
+	make_strings(m, "tokenizer.ggml.tokens", token, 5);
+	put(make_array(m, "tokenizer.ggml.token_type", 5, 5), kind, 20);
+}
+TWIST(no_scores) { make_string(m, "tokenizer.ggml.model", "llama"); }
+TWIST(score_nan) { scores(m, __builtin_nanf(""), NULL, NULL); }
+TWIST(score_infinite) { scores(m, -__builtin_inff(), NULL, NULL); }
+TWIST(no_bytes) { scores(m, 0, NULL, NULL); }
+TWIST(bad_byte) { scores(m, 0, (const char *const[]){"a", "b", "c", "<0x0g>", "d"},
+			 (const int32_t[]){1, 1, 1, 6, 1}); }
+TWIST(long_byte) { scores(m, 0, (const char *const[]){"a", "b", "c", "<0x000>", "d"},
+			  (const int32_t[]){1, 1, 1, 6, 1}); }
+TWIST(byte_twice) { scores(m, 0, (const char *const[]){"a", "<0x0F>", "c", "<0x0F>", "d"},
+			   (const int32_t[]){1, 6, 1, 6, 1}); }
 TWIST(no_pre) { make_drop(m, "tokenizer.ggml.pre"); }
 TWIST(other_pre) { make_string(m, "tokenizer.ggml.pre", "qwen99"); }
 TWIST(long_pre) { make_string(m, "tokenizer.ggml.pre", "a name that is much longer than 31 bytes"); }
@@ -191,13 +213,15 @@ static const struct hostile hostile[] = {
 	BAD(window_type, "float32"), BAD(window_no_period, "pattern: 0"),
 	FOREIGN(softcap_not_known, "final_logit"), BAD(softcap_nan, "final_logit"),
 	BAD(keys_of_another, "qwen2.block_count"),
-	BAD(no_tokenizer, "missing"), FOREIGN(other_tokenizer, "llama"), FOREIGN(no_pre, "pre"),
+	BAD(no_tokenizer, "missing"), FOREIGN(other_tokenizer, "bert"), FOREIGN(no_pre, "pre"),
 	FOREIGN(other_pre, "qwen99"), FOREIGN(long_pre, "a name"), BAD(no_tokens, "missing"),
 	BAD(zero_tokens, "tokens"), BAD(tokens_type, "array"), BAD(long_token, "4097"),
 	BAD(few_kinds, "token_type"), BAD(bad_kind, "kind 0"), BAD(few_scores, "scores"),
 	BAD(bad_merge, "merges"), BAD(half_merge, "merges"), BAD(first_merge, "merges"),
 	BAD(far_eos, "id 5"), BAD(far_other, "fim_pre"), BAD(eos_type, "uint32"),
-	BAD(few_rows, "4 rows"),
+	BAD(few_rows, "4 rows"), BAD(no_scores, "scores: the key is missing"),
+	BAD(score_nan, "token 4"), BAD(score_infinite, "token 4"), BAD(no_bytes, "0x00"),
+	BAD(bad_byte, "token 3"), BAD(long_byte, "token 3"), BAD(byte_twice, "second"),
 };
 
 enum { HOSTILE_COUNT = sizeof hostile / sizeof hostile[0] };
