@@ -176,7 +176,6 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
-	uint32_t end_mark;        /* the token that the template closes a message with */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;

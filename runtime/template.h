@@ -60,11 +60,13 @@ struct template; /* static data */
 
 enum { RENDERING_BYTES_MAX = 256 << 20 };
 
-/* By name ("smollm2", "chatml"), or from what the model's own template looks like.
+/* By name ("smollm2", "qwen2.5", "llama-3.1"), or from what the model's own template looks like.
    -ERR_UNSUPPORTED with a reason. */
 int template_find(const char *name, const struct template **out);
 int template_of_model(const struct model *model, const struct template **out, char *reason);
 const char *template_name(const struct template *template);
+/* The names in order; NULL after the last. */
+const char *template_names(unsigned index);
 
 /* Where a conversation stands, for a template that must know. Zero at the start of a session. */
 struct template_state {
@@ -74,6 +76,7 @@ struct template_state {
 	bool tools;        /* tools were offered */
 	bool line_open;    /* its end mark was sampled; the line's end after it is not rendered yet */
 	bool calls_open;   /* tool results are being gathered in one block */
+	bool head_open;    /* the head began the first user's turn, with a system prompt or tools */
 };
 
 /* Appends the head of a session: system prompt and tools (either may be absent). A template that
@@ -85,16 +88,19 @@ int template_begin(const struct template *template, struct template_state *state
 /* Appends messages. What the history still owes comes first: the end mark of an assistant's turn
    that ended by a limit or stop string, or the line's end after an end mark that was sampled.
    Results of tools that follow each other share one block, which stays open until something else
-   follows. -ERR_BAD_ARG (a call's arguments are not a JSON object), -ERR_TOO_BIG, -ERR_MEMORY;
-   then nothing is changed. */
+   follows. -ERR_BAD_ARG (a call's arguments are not a JSON object, or the template writes one call a
+   message and there are more), -ERR_TOO_BIG, -ERR_MEMORY; then nothing is changed. */
 int template_append(const struct template *template, struct template_state *state,
 		    const struct message *messages, uint32_t count, struct rendering *out);
-/* Appends what opens the assistant's turn ("<|im_start|>assistant\n"), after what is owed. If the
-   turn is open still, it goes on and nothing is appended. */
+/* Appends what opens the assistant's turn ("<|im_start|>assistant\n"; Mistral's has nothing), after
+   what is owed. If the turn is open still, it goes on and nothing is appended. */
 int template_open_turn(const struct template *template, struct template_state *state,
 		       struct rendering *out);
-/* Tells the state that the assistant's turn is over: with the template's own end mark (<|im_end|>)
-   as its last sampled token, or not (also if another token ended it). */
+/* Whether the token is the template's own end mark (<|im_end|> and its like). */
+bool template_is_end_mark(const struct template *template, const struct tokenizer *tokenizer,
+			  uint32_t token);
+/* Tells the state that the assistant's turn is over: with the template's own end mark as its last
+   sampled token, or not (also if another token ended it). */
 void template_turn_over(const struct template *template, struct template_state *state,
 			bool end_mark_sampled);
 

@@ -539,7 +539,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	} else {
 		if (e->as.end.history < s->history)
 			s->history = e->as.end.history;
-		const bool marked = c->sampled && c->token[c->sampled - 1] == d->end_mark;
+		const bool marked = d->template && c->sampled &&
+			template_is_end_mark(d->template, d->tokenizer, c->token[c->sampled - 1]);
 		/* A turn of raw tokens opened nothing. */
 		if (d->template && s->state.open)
 			template_turn_over(d->template, &s->state, marked);
