@@ -208,6 +208,9 @@ static int text_open(struct daemon *d)
 			"messages will be refused", reason);
 		d->template = NULL;
 	}
+	d->call_mark = UINT32_MAX;
+	if (d->template)
+		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
 	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
 		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {

@@ -127,6 +127,8 @@ struct call {
 	size_t text_length;     /* bytes of text so far */
 	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
+	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
+	size_t call_visible;
 	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
@@ -176,6 +178,7 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
+	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;

@@ -104,21 +104,34 @@ bool template_is_end_mark(const struct template *template, const struct tokenize
 void template_turn_over(const struct template *template, struct template_state *state,
 			bool end_mark_sampled);
 
-/* Finds the tool calls in an assistant's text: <tool_call>\n{"name":…,"arguments":{…}}\n</tool_call>,
-   one or several. For streaming it is called with all the turn's text so far. */
+/* Finds the tool calls in an assistant's text. For streaming it is called with all the turn's text so
+   far. What is a call, one or several:
+   <tool_call>{"name":…,"arguments":{…}}</tool_call>, white space between, in every template;
+   [TOOL_CALLS][{"name":…,"arguments":{…},"id":…}, …], in Mistral's;
+   <|python_tag|>{"name":…,"parameters":{…}}; …, in Llama's;
+   an answer that is nothing but such an object (in Llama's: or several), or nothing but one in a fence
+   of three backquotes: small models leave the marks away. "parameters" stands for "arguments" in all. */
 enum calls_state { CALLS_NONE, CALLS_MAYBE, CALLS_PARTIAL, CALLS_COMPLETE, CALLS_BROKEN };
 struct calls {
 	enum calls_state state;
 	size_t text_length; /* bytes before the first call's mark: what is plain text */
 	uint32_t count;     /* complete calls */
-	struct tool_call call[16]; /* pointing into the text; id empty */
+	struct tool_call call[16]; /* pointing into the text; id empty but for Mistral's nine characters */
+	const char *reason; /* BROKEN: why; static text, NULL otherwise */
 };
 /* final: no more text will come. MAYBE: the text ends in what could begin a mark. BROKEN: a mark
    whose content is not a call; then it is plain text, never half a call. COMPLETE: one call at least;
    a further one that is not complete, or broken, is not counted, and no more than 16 are. A name has
-   1 to 64 bytes and no escapes. A last call that lacks only its closing mark counts when final. As
-   text grows, COMPLETE stays, count and text_length never fall. Time linear in the length. */
+   1 to 64 bytes and no escapes. A last call that lacks only its closing mark counts when final; an
+   answer without marks is a call only when final. As text grows, COMPLETE stays, count and text_length
+   never fall. Time linear in the length. */
 void calls_parse(const struct template *template, const char *text, size_t length, bool final,
 		 struct calls *out);
+/* The same where nothing before `from` begins a call: MAYBE, PARTIAL and COMPLETE are never NONE of a
+   shorter text. With from > 0 the answer has begun otherwise, and an object without marks is text. */
+void calls_parse_from(const struct template *template, const char *text, size_t length, size_t from,
+		      bool final, struct calls *out);
+/* The mark that may be a control token of its own: its text must be in what is parsed. */
+const char *template_call_mark(const struct template *template);
 
 #endif

@@ -12,6 +12,7 @@
 #define TEMPLATE_CALL_OPEN "<tool_call>"
 #define TEMPLATE_CALL_CLOSE "</tool_call>"
 #define TEMPLATE_CALLS_MARK "[TOOL_CALLS]"
+#define TEMPLATE_PYTHON_TAG "<|python_tag|>"
 
 /* How a family writes. The functions append; what they leave half done on failure is taken back by
    template.c. */

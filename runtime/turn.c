@@ -375,7 +375,18 @@ void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 /* Parses what there is of the text from where a call could begin. */
 static void calls_look(const struct daemon *d, const struct call *c, bool final, struct calls *out)
 {
-	calls_parse(d->template, c->text + c->calls_from, c->text_length - c->calls_from, final, out);
+	calls_parse_from(d->template, c->text, c->text_length, c->calls_from, final, out);
+}
+
+/* By then an object's first key is there, by which much is told to be no call. */
+enum { CALL_HEAD_BYTES = 64 };
+
+static bool call_may_end(const char *text, size_t length)
+{
+	for (size_t i = 0; i < length; i++)
+		if (text[i] == '}' || text[i] == '>' || text[i] == ']')
+			return true;
+	return false;
 }
 
 /* Moves the visible end after new text; true: a stop string was found and the text ends before it. */
@@ -389,13 +400,19 @@ static bool visible_move(struct daemon *d, struct call *c, size_t before)
 		hold = at;
 	}
 	c->visible = hold;
-	if (c->tools && d->template) {
+	/* A call that is open stays so until one of these comes; what it holds back is not read again for
+	   every token, or a long one would take time by its square. */
+	if (c->call_open && at == SIZE_MAX && !call_may_end(c->text + before, c->text_length - before)) {
+		c->visible = hold < c->call_visible ? hold : c->call_visible;
+	} else if (c->tools && d->template) {
 		struct calls calls;
 		calls_look(d, c, false, &calls);
 		if (calls.state == CALLS_NONE)
 			c->calls_from = c->text_length;
-		else if (calls.state != CALLS_BROKEN && c->calls_from + calls.text_length < c->visible)
-			c->visible = c->calls_from + calls.text_length;
+		else if (calls.state != CALLS_BROKEN && calls.text_length < c->visible)
+			c->visible = calls.text_length;
+		c->call_open = calls.state == CALLS_PARTIAL && c->text_length - calls.text_length > CALL_HEAD_BYTES;
+		c->call_visible = c->visible;
 	}
 	return at != SIZE_MAX;
 }
@@ -417,7 +434,8 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 	d->tokens_sampled++;
 	bool over = !c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token);
 	const size_t before = c->text_length;
-	const size_t length = tokenizer_bytes(d->tokenizer, token, false, &bytes);
+	/* The mark of a call may be a control token: then its text counts. */
+	const size_t length = tokenizer_bytes(d->tokenizer, token, c->tools && token == d->call_mark, &bytes);
 	if (c->forced && !over)
 		CHECK(form_advance(d->sessions[c->session].form->form, &c->form, bytes, length));
 	c->text_length += utf8_stream_push(&c->utf8, bytes, length, true, over, c->text + c->text_length);
@@ -491,23 +509,46 @@ static void usage_fill(struct wire_usage *u, const struct effect *e, const struc
 	}
 }
 
-/* The calls at the end of the text into END, with ids of ours. */
+/* The calls at the end of the text into END, with ids. */
 static void calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][24])
 {
 	struct calls calls;
 	calls_look(d, c, true, &calls);
 	if (calls.state != CALLS_COMPLETE)
 		return; /* cannot be: this is the text that was parsed when the turn ended */
-	c->visible = c->calls_from + calls.text_length;
+	c->visible = calls.text_length;
 	for (uint32_t i = 0; i < calls.count && i < WIRE_CALLS_MAX; i++) {
 		uint64_t random;
 		randombytes_buf(&random, sizeof random);
 		snprintf(ids[i], 24, "call_%016llx", (unsigned long long)random);
 		const struct tool_call *t = &calls.call[i];
+		/* The model's own, where its template has ids: it will look for it in the result. */
+		bool own = t->id.length > 0 && t->id.length < 24;
+		for (uint32_t k = 0; k < i && own; k++)
+			own = strlen(ids[k]) != t->id.length || memcmp(ids[k], t->id.at, t->id.length);
+		if (own)
+			snprintf(ids[i], 24, "%.*s", (int)t->id.length, t->id.at);
 		end->calls[i] = (struct wire_tool_call){{ids[i], strlen(ids[i])}, {t->name.at, t->name.length},
 							{t->arguments.at, t->arguments.length}};
 		end->call_count = i + 1;
 	}
+}
+
+/* Says in END why what looked like a call was none. */
+static void broken_fill(struct daemon *d, const struct call *c, struct wire_end *end)
+{
+	struct calls calls;
+	struct wire_writer w;
+	if (!c->tools || !d->template)
+		return;
+	calls_look(d, c, true, &calls);
+	if (calls.state != CALLS_BROKEN)
+		return;
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 1);
+	wire_put_text(&w, "no_call");
+	wire_put_text(&w, calls.reason);
+	end->result = (struct wire_value){w.at, w.length};
 }
 
 static void record_end(struct daemon *d, const struct call *c, const struct session *s,
@@ -556,6 +597,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (e->as.end.end == END_TOOL) {
 		calls_fill(d, c, &end, ids);
 		s->waits_since_us = d->now_us;
+	} else if (!refused) {
+		broken_fill(d, c, &end);
 	}
 	const char *status = status_of(e->as.end.end);
 	end.status = (struct wire_str){status, strlen(status)};
