@@ -94,6 +94,7 @@ int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel
 	c->channel = channel;
 	d->peers[peer].calls++;
 	c->dup = true;
+	d->stats.resumes++;
 	c->accepted_sent = c->end_sent = false;
 	c->dropped = c->state == CALL_RUNNING && c->dropped;
 	c->forget_us = 0;

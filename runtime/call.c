@@ -164,7 +164,8 @@ uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const stru
 	const uint64_t detach_ms = m->detach_ms != WIRE_NONE ? m->detach_ms
 				   : m->has_idem ? d->options.detach_ms : 0;
 	c->detach_us = (detach_ms < d->options.detach_max_ms ? detach_ms : d->options.detach_max_ms) * 1000;
-	c->progress_us = d->now_us;
+	c->progress_us = c->began_us = d->now_us;
+	d->stats.calls++;
 	c->note_us = d->now_us + d->options.note_ms * 1000;
 	randombytes_buf(c->op.bytes, sizeof c->op.bytes);
 	d->peers[peer].calls++;
@@ -329,6 +330,8 @@ static int data_send(struct daemon *d, struct call *c, uint32_t token_last, size
 		c->sent[c->seq_made++] = (struct sent_mark){token_last, (uint32_t)byte_last};
 		c->made_tokens = token_last;
 	}
+	d->stats.data++;
+	d->stats.data_bytes += byte_last - c->sent_bytes;
 	c->seq++;
 	c->sent_tokens = token_last;
 	c->sent_bytes = byte_last;

@@ -98,7 +98,10 @@ static void limits_fill(struct daemon *d)
 	l->queue_turns = (uint32_t)o->queue;
 	l->growth_tokens = (uint32_t)o->growth;
 	l->hold_until_durable = 1;
-	l->step_us = o->step_ms * 1000;
+	l->step_us = o->step_ms ? o->step_ms * 1000 : SCHED_STEP_AUTO;
+	l->wait_us_max = o->wait_ms * 1000;
+	l->policy = (uint32_t)o->policy;
+	l->ttl_us = o->ttl_ms * 1000;
 	l->stream_turn_bytes = o->stream_bytes;
 	l->stream_bytes = o->stream_bytes * l->turn_count;
 	l->lease_us_max = o->lease_max_ms * 1000;

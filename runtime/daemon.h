@@ -63,6 +63,9 @@ struct turn_mark {
 struct held_form {
 	struct form *form;
 	uint32_t sessions;
+	/* The tools that it was made of, one after another, for session.export. */
+	char *tools;
+	uint32_t tool_count, *tool_length;
 };
 
 struct session {
@@ -115,6 +118,7 @@ struct call {
 	size_t deferred_body, deferred_blob;
 	size_t blob_length;     /* END's third frame, kept in `text`; 0: none */
 	uint64_t window, deadline_us, progress_us, note_us;
+	uint64_t began_us, token_us; /* when it came; when its last token did */
 	/* The turn. */
 	struct wire_sampling sampling; /* its strings point into stop_bytes */
 	char stop_bytes[WIRE_STOPS_MAX * 257];
@@ -173,6 +177,18 @@ struct page_sum {
 	uint64_t bad;   /* the tag under which it was found to be another */
 };
 
+enum { METRICS_BUCKETS = 16, METRICS_ENDS = 32 };
+enum { ORIGIN_RESIDENT, ORIGIN_RELOADED, ORIGIN_RECOMPUTED, ORIGIN_NEW, ORIGIN_COUNT };
+struct histogram {
+	uint64_t bucket[METRICS_BUCKETS], count, sum_us;
+};
+/* What only grows, for the method metrics. */
+struct stats {
+	uint64_t calls, resumes, rejects, mutes, data, data_bytes;
+	uint64_t prompt[ORIGIN_COUNT], ends[METRICS_ENDS];
+	struct histogram first_token, next_token, queue;
+};
+
 struct daemon {
 	struct options options;
 	struct model *model;
@@ -192,6 +208,7 @@ struct daemon {
 	int epoll, signals, lock;
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
+	struct stats stats;
 	bool draining, stopping, failed;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
@@ -329,6 +346,13 @@ uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
 /* Cuts to `tokens` here and in the scheduler; the session has no running call. */
 void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
+/* Whether sessions of that template can be had; raw: tokens only. */
+int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
+/* Takes the tools that a session is opened with; `tools` has room for them. */
+int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
+/* The scheduler hears of a session whose slot is filled, unless code says what is wrong with it; ends
+   the call either way. */
+void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code);
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m);
@@ -352,6 +376,8 @@ void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 void turns_deferred(struct daemon *d);
 /* One sampled token; returns END_NONE or why the turn is over. */
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
+/* What END says of a turn that ended so. */
+const char *turn_status(enum end end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
@@ -399,6 +425,18 @@ bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
 uint64_t digests_scrub(struct daemon *d);
 /* The faults of --inject on an entry, whose pages are in d->refs. */
 void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages, bool resumes);
+
+/* move.c */
+void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
+			   size_t blob_length);
+
+/* metrics.c */
+void histogram_add(struct histogram *h, uint64_t us);
+/* A token of the call was sampled just now; a turn has ended. */
+void metrics_token(struct daemon *d, struct call *c);
+void metrics_end(struct daemon *d, const struct effect *e);
+void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m);
 
 /* stop.c: how much of a text may be shown while a stop string could still begin in it. */
 /* Looks for the first stop string in text[from..length): its start, or SIZE_MAX. *hold: where the

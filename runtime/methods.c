@@ -306,12 +306,6 @@ static void detokenize(struct daemon *d, uint32_t call, const struct wire_call *
 	result_end(d, call, &w);
 }
 
-static void metrics(struct daemon *d, uint32_t call, const struct wire_call *m)
-{
-	(void)m;
-	call_fail(d, call, ERR_BAD_ARG); /* not spoken in this minor version */
-}
-
 struct method {
 	void (*look)(struct daemon *, uint32_t, const struct wire_call *);
 	bool session, writes; /* needs one; changes it, so that an older epoch is fenced */
@@ -330,13 +324,15 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_SESSION_RESIDENCY] = {session_method_residency, true, true},
 	[METHOD_SESSION_HINT] = {session_method_hint, true, true},
 	[METHOD_SESSION_PARK] = {session_method_park, true, true},
+	[METHOD_SESSION_EXPORT] = {session_method_export, true, false},
+	[METHOD_SESSION_IMPORT] = {NULL, false, true},
 	[METHOD_LEDGER_SHOW] = {ledger_show, false, false},
 	[METHOD_PAGES_SHOW] = {pages_show, false, false},
 	[METHOD_MODEL_SHOW] = {model_show, false, false},
 	[METHOD_TOKENIZE] = {NULL, false, false},
 	[METHOD_DETOKENIZE] = {NULL, false, false},
 	[METHOD_HEALTH] = {health, false, false},
-	[METHOD_METRICS] = {metrics, false, false},
+	[METHOD_METRICS] = {metrics_show, false, false},
 };
 
 bool method_is_turn(uint8_t method)
@@ -375,6 +371,8 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		tokenize(d, call, m, blob, blob_length);
 	else if (m->method == METHOD_DETOKENIZE)
 		detokenize(d, call, m, blob, blob_length);
+	else if (m->method == METHOD_SESSION_IMPORT)
+		session_method_import(d, call, m, blob, blob_length);
 	else
 		turn_method(d, call, m, body, length, blob, blob_length);
 }

@@ -22,7 +22,7 @@ struct options {
 	uint64_t page_tokens, context, threads;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
-	uint64_t batch_rows, chunk, step_ms, growth;
+	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;
 	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
 	uint64_t lease_max_ms, principal_bytes;
 	uint64_t detach_ms, detach_max_ms, keep_ms, session_idle_ms, strikes, mute_ms;

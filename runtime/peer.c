@@ -152,6 +152,7 @@ void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, cons
 	uint8_t body[512];
 	struct wire_writer w;
 	const struct wire_reject m = {.err = *err};
+	d->stats.rejects++;
 	wire_writer_init(&w, body, sizeof body);
 	if (wire_write_reject(&w, &m) != 0)
 		return;
@@ -170,6 +171,7 @@ static bool strike(struct daemon *d, struct peer *p)
 	if (++p->strikes < d->options.strikes)
 		return false;
 	p->strikes = 0;
+	d->stats.mutes++;
 	p->muted_us = d->now_us + d->options.mute_ms * 1000;
 	return true;
 }

@@ -323,7 +323,7 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 		return;
 	}
 	r->computed = e->row_count;
-	d->calls[call].paused = false;
+	d->calls[call].paused = d->calls[call].waiting = false;
 	if (!e->sample)
 		return;
 	const struct ops_sampled *s = &job->sampled[d->entry_sample[i]];

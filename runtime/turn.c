@@ -432,6 +432,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 		c->alternatives[n] = *sampled;
 	c->sampled++;
 	d->tokens_sampled++;
+	metrics_token(d, c);
 	bool over = !c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token);
 	const size_t before = c->text_length;
 	/* The mark of a call may be a control token: then its text counts. */
@@ -456,7 +457,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 	return over ? END_STOP : END_NONE; /* limits are the scheduler's to find */
 }
 
-static const char *status_of(uint32_t end)
+const char *turn_status(enum end end)
 {
 	switch (end) {
 	case END_STOP: return "stop";
@@ -600,7 +601,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	} else if (!refused) {
 		broken_fill(d, c, &end);
 	}
-	const char *status = status_of(e->as.end.end);
+	const char *status = turn_status(e->as.end.end);
+	metrics_end(d, e);
 	end.status = (struct wire_str){status, strlen(status)};
 	end.err = (struct wire_err){.code = code_of(e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
 				    .asked = WIRE_NONE, .limit = WIRE_NONE};
