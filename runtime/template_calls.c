@@ -6,7 +6,11 @@
 
 #include <string.h>
 
-enum { NAME_BYTES_MAX = 64, ID_CHARACTERS = 9, CALLS_MAX = sizeof ((struct calls *)0)->call / sizeof (struct tool_call) };
+enum {
+	NAME_BYTES_MAX = 64,
+	ID_CHARACTERS = 9,
+	CALLS_MAX = sizeof ((struct calls *)0)->call / sizeof(struct tool_call)
+};
 
 /* How calls follow a mark. */
 enum shape {

@@ -513,7 +513,8 @@ static void heads_are_closed(void)
 	REQUIRE(template_append(t, &state, &user, 1, &out) == 0);
 	EXPECT(rendered(&out, at, "u\xc2\xa0 v<|eot_id|>"));
 	out.bytes[at] = 0;
-	EXPECT(strstr(out.bytes, "{\n    \"a\": [\n        {},\n        []\n    ],\n    \"b\": \"\\\",{\"\n}\n\n"));
+	EXPECT(strstr(out.bytes,
+		      "{\n    \"a\": [\n        {},\n        []\n    ],\n    \"b\": \"\\\",{\"\n}\n\n"));
 	rendering_free(&out);
 }
 

@@ -99,7 +99,8 @@ static void finds_lists(void)
 	EXPECT_EQ(c.state, CALLS_COMPLETE);
 	EXPECT_EQ(c.count, 2);
 	EXPECT_EQ(c.text_length, 6);
-	EXPECT(is(c.call[0].name, "a") && is(c.call[0].arguments, "{\"x\": [1]}") && is(c.call[0].id, "abcdefgh1"));
+	EXPECT(is(c.call[0].name, "a") && is(c.call[0].arguments, "{\"x\": [1]}"));
+	EXPECT(is(c.call[0].id, "abcdefgh1"));
 	EXPECT(is(c.call[1].name, "b") && c.call[1].id.length == 0);
 	c = parse_as("mistral", two, false);
 	EXPECT_EQ(c.count, 2);
@@ -131,7 +132,8 @@ static void finds_rows(void)
 	c = parse_as("llama-3.1", "<|python_tag|>{\"name\": \"a\", \"parameters\": {}}; {\"name\": \"b\", "
 				  "\"parameters\": {}}", true);
 	EXPECT_EQ(c.count, 2);
-	c = parse_as("llama-3.1", "{\"name\": \"a\", \"parameters\": {}};{\"name\": \"b\", \"parameters\": {}}\n", true);
+	c = parse_as("llama-3.1", "{\"name\": \"a\", \"parameters\": {}};{\"name\": \"b\", \"parameters\": {}}\n",
+		     true);
 	EXPECT_EQ(c.count, 2);
 	EXPECT_EQ(c.text_length, 0);
 	c = parse_as("llama-3.1", "<|python_tag|>print(1)", true);
@@ -146,10 +148,12 @@ static void finds_rows(void)
 static void finds_bare(void)
 {
 	static const char *const none[] = {
-		"{\"name\": \"a\", \"arguments\": {}} and more", "{\"result\": 3}", "{\"name\": \"a\"}", "{}", "{",
+		"{\"name\": \"a\", \"arguments\": {}} and more", "{\"result\": 3}", "{\"name\": \"a\"}",
+		"{}", "{",
 		"Answer: {\"name\": \"a\", \"arguments\": {}}", "[{\"name\": \"a\", \"arguments\": {}}]",
 		"{\"name\": \"a\", \"arguments\": {}}{\"name\": \"a\", \"arguments\": {}}", "```", "```json",
-		"```json\n{\"name\": \"a\", \"arguments\": {}}\n``` is the call", "``` ```", " ", "{\"name\": \"a\", \"arg",
+		"```json\n{\"name\": \"a\", \"arguments\": {}}\n``` is the call", "``` ```", " ",
+		"{\"name\": \"a\", \"arg",
 	};
 	struct calls c = parse(" \n{\"name\": \"a\", \"arguments\": {\"p\": \"}\"}}\n", true);
 	EXPECT_EQ(c.state, CALLS_COMPLETE);
@@ -174,7 +178,8 @@ static void finds_bare(void)
 	/* Behind other text it is text. */
 	const struct template *t;
 	REQUIRE(template_find("chatml", &t) == 0);
-	calls_parse_from(t, "x{\"name\": \"a\", \"arguments\": {}}", 33, 1, true, &c);
+	static const char behind[] = "x{\"name\": \"a\", \"arguments\": {}}";
+	calls_parse_from(t, behind, sizeof behind - 1, 1, true, &c);
 	EXPECT_EQ(c.state, CALLS_NONE);
 	calls_parse_from(t, "x" CALL("a", "{}"), 1 + strlen(CALL("a", "{}")), 1, true, &c);
 	EXPECT(c.state == CALLS_COMPLETE && c.text_length == 1);
