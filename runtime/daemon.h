@@ -396,6 +396,11 @@ void turns_deferred(struct daemon *d);
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
 /* What END says of a turn that ended so. */
 const char *turn_status(enum end end);
+/* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
+enum { TURN_ID_ROOM = 24 };
+void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][TURN_ID_ROOM]);
+/* Says in END's result why what looked like a call was none, if something did. */
+void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
