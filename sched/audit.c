@@ -229,7 +229,8 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(t->admitted_us >= admitted);
 		CHECK(t->sampled < t->output_max);
 		CHECK(x->history == t->prompt + t->sampled);
-		CHECK((uint64_t)t->origin_resident + t->origin_reloaded + t->origin_recomputed + t->origin_fresh == t->prompt);
+		uint64_t there = (uint64_t)t->origin_resident + t->origin_reloaded;
+		CHECK(there + t->origin_recomputed + t->origin_fresh == t->prompt);
 		/* What it holds and what it claims is what it was admitted with. */
 		CHECK(x->units - t->missing + t->claim == turn_units(s, t->prompt, t->output_max));
 		CHECK(t->missing <= t->claim);
@@ -303,7 +304,8 @@ static void rest_check(const struct sched *s, const struct tally *sum)
 			resting += c->rest[PLACE_DEVICE][age].count;
 			uint64_t units = 0;
 			pausing += c->pause[age].count;
-			for (uint32_t x = c->rest[PLACE_DEVICE][age].first; x != SCHED_NONE; x = session_at(s, x)->rest[PLACE_DEVICE].next) {
+			for (uint32_t x = c->rest[PLACE_DEVICE][age].first; x != SCHED_NONE;
+			     x = session_at(s, x)->rest[PLACE_DEVICE].next) {
 				CHECK(session_at(s, x)->at_rest == REST_SOLE);
 				CHECK(session_at(s, x)->class == class);
 				CHECK(session_at(s, x)->age == age);

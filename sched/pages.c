@@ -398,7 +398,8 @@ static void page_leave(struct step *p, const struct run *run)
 			session_at(s, page->owner_xor)->edge = session_at(s, page->owner_xor)->units;
 		}
 	}
-	ledger_move(s, account_of[page->place], before, column_of(s, page), s->limits.group[run->group].page_bytes);
+	ledger_move(s, account_of[page->place], before, column_of(s, page),
+		    s->limits.group[run->group].page_bytes);
 }
 
 /* Moves. */

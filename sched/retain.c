@@ -497,7 +497,8 @@ static void disk_ahead(struct step *p)
 	uint64_t least = 0;
 	if (count == 0 || s->limits.group[0].page_count[PLACE_DISK] == 0 || s->limits.policy == POLICY_SWAP)
 		return;
-	for (uint32_t left = AHEAD_MAX; left > 0 && s->page_free[PLACE_HOST][0].count < (count + 31) / 32; left--) {
+	const struct chain *empty = &s->page_free[PLACE_HOST][0];
+	for (uint32_t left = AHEAD_MAX; left > 0 && empty->count < (count + 31) / 32; left--) {
 		uint32_t session = victim(s, PLACE_HOST, &least);
 		if (session == SCHED_NONE || !pages_room(s, PLACE_DISK))
 			return;

@@ -553,7 +553,8 @@ static void effect_end(struct model *m, const struct effect *f)
 	if (f->as.end.err == ERR_NO_PAGES && !t->running)
 		t->ending = END_REFUSED;
 	/* The only way that an admitted turn can lack pages: there are less of them now. */
-	if (f->as.end.err == ERR_NO_PAGES && t->running && (m->shrunk || m->event.kind == EVENT_COPY_DONE) && t->ending == END_NONE)
+	int less = m->shrunk || m->event.kind == EVENT_COPY_DONE;
+	if (f->as.end.err == ERR_NO_PAGES && t->running && less && t->ending == END_NONE)
 		t->ending = END_FAULT;
 	if (f->as.end.end != t->ending || t->ending == END_NONE)
 		model_fail(m, "END with another reason, or without one");

@@ -84,7 +84,8 @@ static void weights_draw(struct world *w)
 	static const uint32_t usual[EVENT_KIND_COUNT] = {
 		[EVENT_OPEN] = 10, [EVENT_FORK] = 8, [EVENT_TURN] = 40, [EVENT_CANCEL] = 8, [EVENT_CREDIT] = 30,
 		[EVENT_ROLLBACK] = 8, [EVENT_CLOSE] = 4, [EVENT_RESIDENCY] = 8, [EVENT_HINT] = 2, [EVENT_PARK] = 3,
-		[EVENT_BATCH_DONE] = 90, [EVENT_COPY_DONE] = 60, [EVENT_DURABLE] = 40, [EVENT_TIMER] = 8, [EVENT_RATES] = 1,
+		[EVENT_BATCH_DONE] = 90, [EVENT_COPY_DONE] = 60, [EVENT_DURABLE] = 40,
+		[EVENT_TIMER] = 8, [EVENT_RATES] = 1,
 	};
 	for (uint32_t kind = 0; kind < EVENT_KIND_COUNT; kind++) {
 		uint32_t factor = below(w, 4);
@@ -437,8 +438,10 @@ static void liveness(struct world *w)
 	}
 	if (sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_RETAINED) ||
 	    sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_SHARED) ||
-	    sched_ledger(w->s, ACCOUNT_HOST, COLUMN_RETAINED) || sched_ledger(w->s, ACCOUNT_HOST, COLUMN_SHARED) ||
-	    sched_ledger(w->s, ACCOUNT_DISK, COLUMN_RETAINED) || sched_ledger(w->s, ACCOUNT_DISK, COLUMN_SHARED))
+	    sched_ledger(w->s, ACCOUNT_HOST, COLUMN_RETAINED) ||
+	    sched_ledger(w->s, ACCOUNT_HOST, COLUMN_SHARED) ||
+	    sched_ledger(w->s, ACCOUNT_DISK, COLUMN_RETAINED) ||
+	    sched_ledger(w->s, ACCOUNT_DISK, COLUMN_SHARED))
 		model_fail(w->m, "liveness: pages are left after the last session");
 	if (sched_deadline_us(w->s) != UINT64_MAX)
 		model_fail(w->m, "liveness: a timer runs with nobody there");
