@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/endpoint.h"
+#include "runtime/keep.h"
 #include "runtime/loop.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_NOT_NOW = 3, OUT_BYTES = 320 * 1024, FD_WANTED = 4096 };
@@ -250,7 +251,8 @@ static int store_start(struct daemon *d)
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
 	so.page_tokens = d->limits.page_tokens;
-	const uint32_t most = sched_effect_max(&d->limits) * 2 + 64;
+	const uint32_t most = sched_effect_max(&d->limits) * 2 + 4096;
+	so.keep_bytes = 4 * KEEP_STEP_BYTES;
 	while (so.ring_records < most)
 		so.ring_records *= 2;
 	const int code = store_open(&so, &d->store, reason, &warning);
@@ -365,6 +367,8 @@ static int daemon_open(struct daemon *d)
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
 	TRY(tables_open(d));
+	TRY(keep_open(d));
+	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
@@ -387,6 +391,9 @@ static void daemon_close(struct daemon *d)
 		d->failed = true;
 	calls_close(d);
 	sessions_close(d);
+	keep_close(d);
+	if (d->streams >= 0)
+		close(d->streams);
 	rendering_free(&d->rendering);
 	free(d->peers);
 	free(d->owed);
@@ -424,7 +431,7 @@ int daemon_run(const struct options *options)
 	char reason[MODEL_REASON_MAX];
 	memset(d, 0, sizeof *d);
 	d->options = *options;
-	d->signals = d->lock = d->epoll = -1;
+	d->signals = d->lock = d->epoll = d->streams = -1;
 	log_level_set((enum log_level)options->log);
 	if (sodium_init() < 0)
 		return EXIT_FAILED;

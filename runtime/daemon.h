@@ -63,7 +63,7 @@ struct turn_mark {
 struct held_form {
 	struct form *form;
 	uint32_t sessions;
-	/* The tools that it was made of, one after another, for session.export. */
+	/* The tools that it was made of, one after another, for session.export and restarts. */
 	char *tools;
 	uint32_t tool_count, *tool_length;
 };
@@ -83,6 +83,9 @@ struct session {
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
 	uint64_t touched_us;       /* when a call last named it */
+	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
+	uint32_t kept_history, kept_marks;
+	uint32_t known;            /* tokens that were computed before the restart */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
 };
 
@@ -111,6 +114,8 @@ struct call {
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
+	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
+	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
 	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
@@ -124,7 +129,7 @@ struct call {
 	char stop_bytes[WIRE_STOPS_MAX * 257];
 	struct form_state form;
 	bool forced, tools;
-	uint32_t prompt, computed, keep;
+	uint32_t prompt, computed, keep, output_max;
 	uint32_t sampled;       /* tokens so far */
 	uint32_t credit;        /* told to the scheduler */
 	uint64_t tool_us;
@@ -240,6 +245,12 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
+	uint8_t *scratch;       /* for what is kept */
+	int streams;            /* the file of what was sent */
+	bool restore_other;     /* what is restored was made with another model or plan */
+	uint64_t swept_us;
+	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
+	uint32_t forgotten_next;
 	struct inject inject;
 	struct page_sum *sums;  /* per page */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
@@ -284,6 +295,8 @@ void calls_close(struct daemon *d);
 /* A slot for the CALL in hand; NONE if there is none free or the principal has too many. */
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m);
 void call_free(struct daemon *d, uint32_t call);
+/* A free slot as a new one, in CALL_ENDED, with nobody's name on it. */
+void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
@@ -359,6 +372,8 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
+/* The tools of a session, as they were kept. */
+int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes);
 /* Sets what END says of a session: id, epoch, turn. */
 void session_end_fields(const struct session *s, struct wire_end *end);
 /* Tokenises the rendering in hand into d->ids; *count of them. */
@@ -368,6 +383,9 @@ int session_tokenise(struct daemon *d, size_t *count);
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
 		 size_t length, const uint8_t *blob, size_t blob_length);
+/* A turn that ran before the restart runs again from its start, or ends as restarted. */
+void turn_restart(struct daemon *d, uint32_t call);
+void turn_restart_fail(struct daemon *d, uint32_t call);
 /* Ends the deferred turns of a session, with a status or (NULL) as not found. */
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 /* Runs the turns that waited for the one they supersede. */

@@ -87,6 +87,7 @@ static const struct entry table[] = {
 	       "a call with a key outlives its lost reader by so long, if it names no time"),
 	NUMBER("detach-max-ms", detach_max_ms, 0, 86400000, "600000", "longest such time that a call may name"),
 	NUMBER("keep-ms", keep_ms, 0, 86400000, "300000", "an ended call with a key can be asked for again"),
+	NUMBER("idem-ms", idem_ms, 1000, 1ull << 40, "86400000", "an answer is on disk for its key so long"),
 	NUMBER("session-idle-ms", session_idle_ms, 0, 1ull << 40, "0",
 	       "a session that nobody names for so long is closed; 0: never"),
 	NUMBER("strikes", strikes, 0, 1000000, "3", "malformed messages a minute before a peer is muted; 0: any"),

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000 };
 
@@ -25,6 +25,7 @@ uint32_t principal_find(struct daemon *d, const char *user)
 	for (uint32_t i = 0; i < d->options.principals; i++) {
 		if (!d->principals[i].name[0]) {
 			snprintf(d->principals[i].name, sizeof d->principals[i].name, "%s", user);
+			keep_principal(d, i);
 			return i;
 		}
 		if (strcmp(d->principals[i].name, user) == 0)
