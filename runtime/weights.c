@@ -195,8 +195,9 @@ void weights_work(const struct model *model, const struct ops *ops, const struct
 		out->bytes += ops->weight_needs(plan, tensor->type, wanted.use, tensor->rows,
 						tensor->columns);
 		const uint64_t macs = (uint64_t)tensor->rows * tensor->columns;
-		if (i < WANTED_LAYERS && wanted.use == WEIGHT_MATMUL)
-			out->head_macs += macs; /* the head, or the embedding that is tied to it */
+		/* The head, or the embedding that is tied to it. */
+		if (i < WANTED_LAYERS && (wanted.use == WEIGHT_MATMUL || wanted.use == WEIGHT_BOTH))
+			out->head_macs += macs;
 		else if (wanted.use == WEIGHT_MATMUL)
 			out->layer_macs += macs;
 	}
