@@ -7,7 +7,6 @@
 #include <cpuid.h>
 
 #include "kernels/cpu/cpu.h"
-#include "kernels/cpu/fast.h"
 
 uint64_t ops_page_bytes(enum kv_kind kv, uint32_t layers, uint32_t kv_heads, uint32_t head,
 			uint32_t page_tokens)
@@ -72,33 +71,4 @@ const char *ops_isa_name(enum isa isa)
 		return "avx512";
 	}
 	return "unknown";
-}
-
-/* Four chains; each product is held, so that the compiler cannot foretell the sum. */
-static uint64_t scalar_work(uint64_t rounds)
-{
-	uint32_t sum[4] = {1, 2, 3, 4};
-	for (uint64_t i = 0; i < rounds; i++)
-		for (int j = 0; j < 4; j++) {
-			sum[j] = sum[j] * 3 + (uint32_t)j;
-			__asm__ volatile("" : "+r"(sum[j]));
-		}
-	return rounds * 4;
-}
-
-uint64_t ops_isa_work(enum isa isa, uint64_t rounds)
-{
-	if (isa == ISA_AUTO)
-		isa = isa_find();
-	CHECK(ops_isa_runs(isa));
-	switch (isa) {
-	case ISA_AVX512:
-		if (__builtin_cpu_supports("avx512vnni"))
-			return fast_work_avx512(rounds);
-		return fast_work_avx2(rounds);
-	case ISA_AVX2:
-		return fast_work_avx2(rounds);
-	default:
-		return scalar_work(rounds);
-	}
 }
