@@ -219,6 +219,11 @@ enum isa ops_isa_best(void);
 int ops_isa_runs(enum isa isa);
 const char *ops_isa_name(enum isa isa);
 
+/* Does `rounds` rounds of the instruction set's fastest 8-bit multiply-adds on registers, and says how
+   many they were: timed, it is the bound that no matmul of this path can pass. The set must run here;
+   ISA_AUTO is the best. Any thread. */
+uint64_t ops_isa_work(enum isa isa, uint64_t rounds);
+
 #ifdef __cplusplus
 }
 #endif

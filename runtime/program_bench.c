@@ -11,6 +11,8 @@
 #include <string.h>
 
 #include "runtime/program.h"
+#include "runtime/roofline.h"
+#include "runtime/weights.h"
 
 enum {
 	BENCH_PREFILL = 512,
@@ -27,6 +29,9 @@ struct bench {
 	const char *name, *only;
 	uint32_t seconds;
 	bool json, print, rates; /* rates: only the figures that bench_rates gives */
+	bool roofline;
+	struct roofline machine;
+	struct weights_work work;
 	uint64_t kv_bytes;
 	const struct model *model;
 	struct run run;
@@ -142,6 +147,52 @@ static int bench_run(struct bench *b)
 	return 0;
 }
 
+/* The least seconds that a figure's step can take: its bytes (weights once, K and V of each context)
+   and its multiply-adds (weights times rows, and attention: each position's K and V with every head). */
+static void bench_bound(const struct bench *b, const struct figure *f, double *bytes_s, double *macs_s)
+{
+	const struct arch *a = &b->model->arch;
+	const double rows = f->batch ? f->batch : BENCH_PREFILL;
+	/* A prompt's rows see half of it on average; its K and V are read once. Windows are not counted. */
+	const double seen = f->batch ? f->context : f->context + BENCH_PREFILL / 2.0;
+	const double read = f->batch ? f->batch * f->context : f->context + BENCH_PREFILL;
+	const double attention = 2.0 * a->layers * a->heads * a->head * rows * seen;
+	const double weights = (double)b->work.layer_macs * rows +
+			       (double)b->work.head_macs * (f->batch ? f->batch : 1);
+	*bytes_s = ((double)b->work.bytes + read * (double)b->kv_bytes) / b->machine.bytes_per_s;
+	*macs_s = (weights + attention) / b->machine.macs_per_s;
+}
+
+/* One line a figure: what bounds it, and how near to the bound it is. */
+static void bench_print_roofline(const struct bench *b)
+{
+	if (!b->json)
+		printf("memory %.1f GB/s, multiply-adds %.0f G/s (8 bits, on registers), both with all threads\n"
+		       "%-18s %12s %12s %8s\n", b->machine.bytes_per_s * 1e-9, b->machine.macs_per_s * 1e-9,
+		       "bound, tokens/s", "by bytes", "by sums", "reached");
+	else
+		printf("\"bytes_per_s\":%.4g,\"macs_per_s\":%.4g,\"roofline\":{", b->machine.bytes_per_s,
+		       b->machine.macs_per_s);
+	bool any = false;
+	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
+		double bytes_s, macs_s;
+		if (b->figure[i] <= 0)
+			continue;
+		bench_bound(b, &figures[i], &bytes_s, &macs_s);
+		const double rows = figures[i].batch ? figures[i].batch : BENCH_PREFILL;
+		const double least = bytes_s > macs_s ? bytes_s : macs_s, share = b->figure[i] * least / rows;
+		if (b->json)
+			printf("%s\"%s\":{\"bytes\":%.6g,\"macs\":%.6g,\"reached\":%.4g}", any ? "," : "",
+			       figures[i].name, rows / bytes_s, rows / macs_s, share);
+		else
+			printf("%-18s %12.1f %12.1f %7.1f%%\n", figures[i].name, rows / bytes_s, rows / macs_s,
+			       100 * share);
+		any = true;
+	}
+	if (b->json)
+		printf("},");
+}
+
 static void bench_print(const struct bench *b)
 {
 	const struct ops *ops = forward_ops(b->run.forward);
@@ -158,10 +209,25 @@ static void bench_print(const struct bench *b)
 		else if (b->json)
 			printf("\"%s\":null,", figures[i].name);
 	}
+	if (b->roofline)
+		bench_print_roofline(b);
 	if (b->json)
 		printf("\"isa\":\"%s\",\"threads\":%u}\n", isa, ops->device_threads(device));
 	else
 		printf("%-18s %s, %u threads\n", "isa", isa, ops->device_threads(device));
+}
+
+/* The machine's bounds, with the threads and the instruction set of the run; 0 or an exit code. */
+static int bench_roofline(struct bench *b)
+{
+	const struct ops *ops = forward_ops(b->run.forward);
+	const struct device *device = forward_device(b->run.forward);
+	enum isa isa = (enum isa)b->options.isa;
+	if (isa == ISA_AUTO)
+		isa = ops_isa_best();
+	weights_work(b->model, ops, forward_plan(b->run.forward), &b->work);
+	const int err = roofline_measure(isa, ops->device_threads(device), &b->machine);
+	return err == 0 ? 0 : program_fail(b->name, "the machine's bounds: %s", err_text(err));
 }
 
 /* Opens the model and fills in the figures; 0, or the exit code of a failure that was told. */
@@ -191,6 +257,8 @@ static int bench_model(struct bench *b, const char *path)
 	code = err == 0 ? 0 : program_fail(b->name, "%s", err_text(err));
 	b->kv_bytes = ops_page_bytes((enum kv_kind)b->options.kv, model->arch.layers, model->arch.kv_heads,
 				     model->arch.head, b->options.page_tokens) / b->options.page_tokens;
+	if (code == 0 && b->roofline)
+		code = bench_roofline(b);
 	if (code == 0 && b->print)
 		bench_print(b);
 	run_close(&b->run);
@@ -202,7 +270,7 @@ out:
 int bench_main(int argc, char **argv)
 {
 	struct bench *b = calloc(1, sizeof *b);
-	struct flag flags[PROGRAM_FLAGS + 3];
+	struct flag flags[PROGRAM_FLAGS + 4];
 	const char *path = NULL;
 	if (!b)
 		return program_fail(argv[0], "no memory");
@@ -216,7 +284,9 @@ int bench_main(int argc, char **argv)
 						 "for each figure"};
 	flags[PROGRAM_FLAGS + 2] = (struct flag){"only", FLAG_TEXT, &b->only, 0, 0, NULL,
 						 "this figure alone, by its name"};
-	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 3, &b->options,
+	flags[PROGRAM_FLAGS + 3] = (struct flag){"roofline", FLAG_SWITCH, &b->roofline, 0, 0, NULL,
+						 "measure this machine's bounds, and say how near each is"};
+	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 4, &b->options,
 				     "MODEL [option …]", &path);
 	if (code < 0)
 		code = bench_model(b, path);

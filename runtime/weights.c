@@ -180,3 +180,25 @@ uint64_t weights_bytes(const struct model *model, const struct ops *ops,
 					   model->arch.kv_heads * model->arch.head);
 	return bytes;
 }
+
+void weights_work(const struct model *model, const struct ops *ops, const struct device_plan *plan,
+		  struct weights_work *out)
+{
+	const uint32_t count = wanted_count(&model->arch);
+	*out = (struct weights_work){0};
+	for (uint32_t i = 0; i < count; i++) {
+		struct wanted wanted;
+		wanted_at(&model->arch, i, &wanted);
+		const struct tensor *tensor = model_tensor(model, wanted.name);
+		if (!wanted.used || !tensor || wanted.use == WEIGHT_LOOKUP)
+			continue;
+		out->bytes += ops->weight_needs(plan, tensor->type, wanted.use, tensor->rows,
+						tensor->columns);
+		const uint64_t macs = (uint64_t)tensor->rows * tensor->columns;
+		/* The head, or the embedding that is tied to it. */
+		if (i < WANTED_LAYERS && (wanted.use == WEIGHT_MATMUL || wanted.use == WEIGHT_BOTH))
+			out->head_macs += macs;
+		else if (wanted.use == WEIGHT_MATMUL)
+			out->layer_macs += macs;
+	}
+}

@@ -38,4 +38,12 @@ int weights_smooth(struct weights *weights, uint32_t layer, const uint16_t *valu
 uint64_t weights_bytes(const struct model *model, const struct ops *ops,
 		       const struct device_plan *plan);
 
+/* What a step reads of the packed weights, whatever its rows (all but what is looked up by row), and
+   the multiply-adds of one row through all layers and of one through the head. Attention is not in it. */
+struct weights_work {
+	uint64_t bytes, layer_macs, head_macs;
+};
+void weights_work(const struct model *model, const struct ops *ops, const struct device_plan *plan,
+		  struct weights_work *out);
+
 #endif

@@ -2,6 +2,7 @@
  * The CPU device: its life, its weights and buffers, and the table that is the door.
  */
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/fast.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -386,4 +387,33 @@ static const struct ops table = {
 const struct ops *ops_cpu(void)
 {
 	return &table;
+}
+
+/* Four chains; each product is held, so that the compiler cannot foretell the sum. */
+static uint64_t scalar_work(uint64_t rounds)
+{
+	uint32_t sum[4] = {1, 2, 3, 4};
+	for (uint64_t i = 0; i < rounds; i++)
+		for (int j = 0; j < 4; j++) {
+			sum[j] = sum[j] * 3 + (uint32_t)j;
+			__asm__ volatile("" : "+r"(sum[j]));
+		}
+	return rounds * 4;
+}
+
+uint64_t ops_isa_work(enum isa isa, uint64_t rounds)
+{
+	if (isa == ISA_AUTO)
+		isa = ops_isa_best();
+	CHECK(ops_isa_runs(isa));
+	switch (isa) {
+	case ISA_AVX512:
+		if (__builtin_cpu_supports("avx512vnni"))
+			return fast_work_avx512(rounds);
+		return fast_work_avx2(rounds);
+	case ISA_AVX2:
+		return fast_work_avx2(rounds);
+	default:
+		return scalar_work(rounds);
+	}
 }

@@ -35,6 +35,11 @@ void fast_wide_init_avx512(struct leaf *leaf);
 FAST_DOT(fast_dot_avx2);
 FAST_DOT(fast_dot_avx512);
 
+/* The instruction that bounds the 8-bit matmuls, on registers alone (ops_isa_work); of AVX-512 only
+   with VNNI. */
+uint64_t fast_work_avx2(uint64_t rounds);
+uint64_t fast_work_avx512(uint64_t rounds);
+
 /* Puts back the matmuls of AVX2 without AVX-VNNI; for tests on a CPU that has it. */
 void fast_plain_avx2(struct leaf *leaf);
 

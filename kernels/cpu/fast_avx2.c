@@ -249,6 +249,40 @@ MATMUL(matmul_q8, q8_0, 128)
 MATMUL(matmul_q4_vnni, w->zero ? q4_0_vnni : q4_1_vnni, w->zero)
 MATMUL(matmul_q8_vnni, q8_0_vnni, 128)
 
+static int vnni_here(void)
+{
+	uint32_t a = 0, b, c, d;
+
+	/* AVX-VNNI: leaf 7, subleaf 1 of CPUID, bit 4 of EAX. Its state is AVX's own. */
+	return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
+}
+
+#define EACH_CHAIN(X) X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9)
+#define WORK_START(n) acc[n] = _mm256_set1_epi32(n);
+#define WORK_DOT(n) __asm__ volatile("%{vex%} vpdpbusd %1,%1,%0" : "+x"(acc[n]) : "x"(w));
+/* As the nibbles' kernel has it: a product of bytes and an addition of 16 bits. */
+#define WORK_PLAIN(n) \
+	__asm__ volatile("vpmaddubsw %1,%1,%%ymm15\n\tvpaddw %%ymm15,%0,%0" : "+x"(acc[n]) : "x"(w) : "xmm15");
+
+uint64_t fast_work_avx2(uint64_t rounds)
+{
+	const __m256i w = _mm256_set1_epi8(3);
+	const int vnni = vnni_here();
+	__m256i acc[10];
+
+	EACH_CHAIN(WORK_START)
+	if (vnni) {
+		for (uint64_t i = 0; i < rounds; i++) {
+			EACH_CHAIN(WORK_DOT)
+		}
+	} else {
+		for (uint64_t i = 0; i < rounds; i++) {
+			EACH_CHAIN(WORK_PLAIN)
+		}
+	}
+	return rounds * 10 * 32;
+}
+
 void fast_plain_avx2(struct leaf *leaf)
 {
 	leaf->matmul[PACK_Q4] = matmul_q4;
@@ -258,12 +292,9 @@ void fast_plain_avx2(struct leaf *leaf)
 
 void leaf_init_avx2(struct leaf *leaf)
 {
-	uint32_t a = 0, b, c, d;
-
 	leaf->name = "avx2";
 	fast_plain_avx2(leaf);
-	/* AVX-VNNI: leaf 7, subleaf 1 of CPUID, bit 4 of EAX. Its state is AVX's own. */
-	if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1)) {
+	if (vnni_here()) {
 		leaf->matmul[PACK_Q4] = matmul_q4_vnni;
 		leaf->matmul[PACK_Q8] = matmul_q8_vnni;
 		fast_wide_init_avx2(leaf, 1);

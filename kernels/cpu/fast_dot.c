@@ -143,15 +143,25 @@ static void unpack_q5(const uint8_t *data, uint32_t blocks, uint32_t zero, float
 
 static void unpack_t4(const uint8_t *data, uint32_t blocks, const int8_t *table, float (*w)[16])
 {
-	for (uint32_t b = 0; b < blocks; b++, data += 320, w += ACT_BLOCK)
-		for (uint32_t k = 0; k < ACT_BLOCK; k++)
-			for (uint32_t r = 0; r < 16; r++) {
-				const uint8_t x = data[64 + 64 * (k % 16 / 4) + 4 * r + k % 4];
-				float d;
+	const struct n16 low = n16_set(15);
+	float values[16];
 
-				memcpy(&d, data + 4 * r, 4);
-				w[k][r] = d * (float)table[k < 16 ? x & 15 : x >> 4];
+	for (int i = 0; i < 16; i++)
+		values[i] = (float)table[i];
+	for (uint32_t b = 0; b < blocks; b++, data += 320, w += ACT_BLOCK) {
+		const struct v16 d = v16_load((const float *)(const void *)data);
+
+		for (uint32_t g = 0; g < 4; g++) {
+			struct n16 x = n16_load(data + 64 + 64 * g);
+
+			for (uint32_t j = 0; j < 4; j++, x = n16_right(x, 8)) {
+				const struct n16 high = n16_and(n16_right(x, 4), low);
+
+				v16_store(w[4 * g + j], v16_mul(d, v16_table(values, n16_and(x, low))));
+				v16_store(w[4 * g + j + 16], v16_mul(d, v16_table(values, high)));
 			}
+		}
+	}
 }
 
 static void unpack_k(const uint8_t *data, uint32_t pack, float (*w)[16])

@@ -173,6 +173,23 @@ INLINE struct v16 v16_load_f16(const void *p)
 #endif
 }
 
+/* t[i] of each lane's i, 0 .. 15. */
+INLINE struct v16 v16_table(const float t[16], struct n16 i)
+{
+#ifdef FAST_AVX512
+	return (struct v16){ _mm512_permutexvar_ps(i.a, _mm512_loadu_ps(t)) };
+#else
+	const __m256 low = _mm256_loadu_ps(t), high = _mm256_loadu_ps(t + 8);
+	const __m256 a = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, i.a),
+					  _mm256_permutevar8x32_ps(high, i.a),
+					  _mm256_castsi256_ps(_mm256_slli_epi32(i.a, 28)));
+	const __m256 b = _mm256_blendv_ps(_mm256_permutevar8x32_ps(low, i.b),
+					  _mm256_permutevar8x32_ps(high, i.b),
+					  _mm256_castsi256_ps(_mm256_slli_epi32(i.b, 28)));
+	return (struct v16){ a, b };
+#endif
+}
+
 INLINE struct v16 v16_load_bf16(const void *p)
 {
 	const __m128i *h = p;

@@ -153,13 +153,22 @@ INLINE void wide_block16(const uint8_t *data, const struct tile *t, uint32_t blo
 	{ \
 		wide_block16(data, t, blocks, first, out, out_stride, rows, columns, pack); \
 	}
+/* clang keeps more constants in registers than are left beside sixteen columns, and spills sums. */
+#ifdef __clang__
+#define WIDEST(name, pack)
+#define WIDEST_OF(name) NULL
+#else
+#define WIDEST(name, pack) KERNEL(name##_16, 16, pack)
+#define WIDEST_OF(name) name##_16
+#endif
+
 #define MATMUL(name, pack, zero) \
 	KERNEL(name##_1, 1, pack) \
 	KERNEL(name##_2, 2, pack) \
 	KERNEL(name##_4, 4, pack) \
 	KERNEL(name##_8, 8, pack) \
-	KERNEL(name##_16, 16, pack) \
-	static tile_kernel *const name[5] = { name##_1, name##_2, name##_4, name##_8, name##_16 }; \
+	WIDEST(name, pack) \
+	static tile_kernel *const name[5] = { name##_1, name##_2, name##_4, name##_8, WIDEST_OF(name) }; \
 	static FAST_DOT(matmul_##name) \
 	{ \
 		if (a->kind != ACT_I8_BLOCK) \
