@@ -17,9 +17,9 @@
 
 /* Raised when the text, the pass or the formula changes: kept vectors of another version are made
    anew. */
-enum { CALIBRATE_VERSION = 1 };
+enum { CALIBRATE_VERSION = 2 };
 /* The first tokens are attention sinks, with values like no others. */
-enum { CALIBRATE_TOKENS = 160, CALIBRATE_SKIP = 4 };
+enum { CALIBRATE_TOKENS = 512, CALIBRATE_SKIP = 4 };
 static const float limit = 64.0f; /* some pairs are dead: no factor beyond this from the median */
 
 /* Prose, code, numbers, markup and a tool's output: what the contexts of an agent are made of. */

@@ -2,7 +2,7 @@
  * holdfastd perplexity: how well the model foretells a text under a precision plan, and how far the
  * plan's next-token distribution is from another plan's.
  *
- * Windows of N tokens without overlap; the second half of each is scored: positions N/2 .. N-1,
+ * Windows of N tokens, one after the other or further apart; the second half of each is scored: positions N/2 .. N-1,
  * foretold by the rows before them. Rows are computed in chunks, so that memory is that of a chunk's
  * logits, whatever the window.
  */
@@ -20,7 +20,7 @@ enum { SCORED_MAX = 128, TEXT_BYTES_MAX = 256 << 20, KV_NONE = -1 };
 struct perplexity {
 	struct program_options options;
 	const char *name, *text_path;
-	uint32_t window, windows, shift;
+	uint32_t window, windows, shift, stride;
 	int against;
 	bool json;
 	const struct model *model;
@@ -90,7 +90,7 @@ static void window_fill(const struct perplexity *p, uint32_t index, uint32_t *to
 	const uint32_t body = window_tokens(p);
 	if (body < p->window)
 		tokens[0] = p->model->vocabulary.bos;
-	memcpy(tokens + p->window - body, p->ids + (size_t)index * body, body * sizeof *tokens);
+	memcpy(tokens + p->window - body, p->ids + (size_t)index * p->stride, body * sizeof *tokens);
 }
 
 static int window_run(struct perplexity *p, uint32_t index, const uint32_t *tokens)
@@ -174,7 +174,10 @@ static int text_read(struct perplexity *p)
 	free(text);
 	if (err != 0)
 		return program_fail(p->name, "%s: %s", p->text_path, err_text(err));
-	const uint32_t most = (uint32_t)(p->id_count / window_tokens(p));
+	const uint32_t body = window_tokens(p);
+	if (p->stride == 0)
+		p->stride = body;
+	const uint32_t most = p->id_count < body ? 0 : (uint32_t)((p->id_count - body) / p->stride) + 1;
 	if (most == 0)
 		return program_fail(p->name, "%s has %zu tokens, a window is %u", p->text_path,
 				    p->id_count, p->window);
@@ -240,22 +243,24 @@ static int perplexity_run(struct perplexity *p)
 int perplexity_main(int argc, char **argv)
 {
 	struct perplexity p = {.name = argv[0], .window = 1024, .against = KV_NONE};
-	struct flag flags[PROGRAM_FLAGS + 6];
+	struct flag flags[PROGRAM_FLAGS + 7];
 	const char *path = NULL;
 	char reason[MODEL_REASON_MAX];
 	struct model *model = NULL;
 	program_flags(&p.options, flags);
-	const struct flag own[6] = {
+	const struct flag own[7] = {
 		{"text", FLAG_TEXT, &p.text_path, 0, 0, NULL, "the text to foretell"},
 		{"window", FLAG_U32, &p.window, 4, 1 << 20, NULL, "tokens of a window"},
 		{"windows", FLAG_U32, &p.windows, 1, 1 << 20, NULL, "how many; default: all"},
+		{"stride", FLAG_U32, &p.stride, 1, 1 << 20, NULL,
+		 "tokens from one window's start to the next; default: the window"},
 		{"against", FLAG_CHOICE, &p.against, 0, 0, "fp8|int8|bf16|f32",
 		 "compare with this precision of K and V (--act auto is f32 then)"},
 		{"shift", FLAG_U32, &p.shift, 0, 1 << 30, NULL, "position where windows start"},
 		{"json", FLAG_SWITCH, &p.json, 0, 0, NULL, "results as JSON"},
 	};
 	memcpy(flags + PROGRAM_FLAGS, own, sizeof own);
-	const int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 6, &p.options,
+	const int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 7, &p.options,
 					   "MODEL --text FILE [option …]", &path);
 	if (code >= 0)
 		return code;

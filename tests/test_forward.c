@@ -284,6 +284,32 @@ static void real_all(void)
 	model_close(&model);
 }
 
+/* The others, where they are there; with sanitizers the one above will do. */
+static void real_others(void)
+{
+	static const char *const names[] = {"qwen2.5-coder-0.5b", "gemma3-270m"};
+	const char *const dir = getenv("HOLDFAST_MODELS");
+	unsigned found = 0;
+	if (sanitized)
+		TAP_SKIP("with sanitizers the default model will do");
+	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+		char path[4096], reason[MODEL_REASON_MAX];
+		struct model *model = NULL;
+		snprintf(path, sizeof path, "%s/%s.gguf", dir ? dir : "", names[i]);
+		if (access(path, R_OK) != 0) {
+			printf("# %s is not there: ./bootstrap model %s\n", names[i], names[i]);
+			continue;
+		}
+		found++;
+		REQUIRE(model_open(path, &model, reason) == 0);
+		heart(&(struct setup){.model = model, .isa = ops_isa_best(), .kv = KV_FP8, .length = 64,
+				      .brief = true, .one = true});
+		model_close(&model);
+	}
+	if (found == 0)
+		TAP_SKIP("no other model in HOLDFAST_MODELS");
+}
+
 static void needs_agree(void)
 {
 	REQUIRE(tiny_model != NULL);
@@ -448,6 +474,7 @@ int main(void)
 	TAP_RUN(smoothing_measured, "the smoothing vector of known figures");
 	TAP_RUN(smoothing_kept, "the smoothing vector is kept, and made anew when it is broken");
 	TAP_RUN(real_all, "continued is recomputed with the real model on every path");
+	TAP_RUN(real_others, "the same with the other models");
 	model_close(&tiny_model);
 	tiny_remove(folder);
 	return tap_done();
