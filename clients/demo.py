@@ -4,13 +4,16 @@
 usage: demo.py --daemon PATH --model FILE [--script FILE] [--keep]
 
 Each step of the script is one turn of one session. Where a step says "call", the answer must be a call
-of one of the tools (a mask on its form; the model chooses which tool and with what). The tool really
-runs, its result goes back, and only what is new is computed. Beside each turn the same turn is computed
+of one of the tools (a mask on its form; the model chooses which tool and with what); elsewhere the model
+decides by itself whether to call. The tool really runs, its result goes back, and only what is new is
+computed. A model of fewer than MODEL_SMALL parameters gets a script that forces calls, any other one that
+does not. Beside each turn the same turn is computed
 from nothing: a fork of the session gives up its pages, keeps its tokens, and answers too. At the end a
 table of both, and whether they said the same.
 
 A script is JSON: {"system", "files": {name: text}, "commands": [what run_shell may run], "steps":
-[{"user"?, "call"?, "max_tokens"?}]}. A step without "user" returns the results of the calls before it.
+[{"user"?, "call"?, "max_tokens"?}]}. A step returns the results of the calls before it, and then says what
+"user" has.
 """
 import argparse
 import json
@@ -30,6 +33,7 @@ import holdfast  # noqa: E402
 RESULT_BYTES = 8000      # of one tool's result
 TOOL_SECONDS = 5         # of a command
 START_SECONDS = 120      # until the daemon serves
+MODEL_SMALL = 300_000_000
 
 SCRIPT = {
     "system": "You are a coding agent. Use the tools to look into the folder. After a tool has answered, say in one sentence "
@@ -53,6 +57,23 @@ SCRIPT = {
         {"user": "Read the file textwrap.py.", "call": True},
         {"max_tokens": 48},
         {"user": "Thank you. What is a stack?", "max_tokens": 64},
+    ],
+}
+
+# For a model that decides by itself. It is still a small one: told nothing after a result it calls again.
+SCRIPT_FREE = {
+    **SCRIPT,
+    "system": "You are a helpful assistant.",
+    "files": {**SCRIPT["files"], "notes.txt": "The meeting with Dana is on Thursday at 10:30 in room 214.\n"},
+    "steps": [
+        {"user": "Read notes.txt. In which room is the meeting?"},
+        {"user": "Now answer my question in one sentence.", "max_tokens": 48},
+        {"user": "Read stack.py. Which methods does the class have?"},
+        {"user": "Now answer my question in one sentence.", "max_tokens": 48},
+        {"user": "Run the command python3 -B check.py."},
+        {"user": "Now tell me in one sentence what went wrong.", "max_tokens": 48},
+        {"user": "Read textwrap.py. What is it for?"},
+        {"user": "Now answer my question in one sentence.", "max_tokens": 64},
     ],
 }
 
@@ -154,9 +175,10 @@ def daemon_start(path, model, folder):
 
 
 def say_step(session, step, results, **options):
-    if "user" in step:
-        return session.turn(step["user"], **options)
-    return session.results(results, **options)
+    if "user" not in step:
+        return session.results(results, **options)
+    return session.turn([{"role": "tool", "tool_call_id": call, "content": text} for call, text in results.items()]
+                        + [{"role": "user", "content": step["user"]}], **options)
 
 
 def twin_measure(session, step, results, options):
@@ -240,11 +262,13 @@ def main():
     parser.add_argument("--script", type=pathlib.Path)
     parser.add_argument("--keep", action="store_true")
     args = parser.parse_args()
-    script = script_read(args.script) if args.script else SCRIPT
-    folder, home = scratch_make(script), tempfile.mkdtemp(prefix="hf-")
+    script, folder = script_read(args.script) if args.script else None, None
+    home = tempfile.mkdtemp(prefix="hf-")
     process, client = daemon_start(args.daemon, args.model, home)
     try:
         model = client.model()
+        script = script or (SCRIPT if model["parameters"] < MODEL_SMALL else SCRIPT_FREE)
+        folder = scratch_make(script)
         print(look("2", f"{model['name']}: {model['layers']} layers, KV in {model['kv']}, {model['page_bytes']} bytes a page of "
                         f"{model['page_tokens']} tokens, {model['isa']}\n"))
         session_run(client, script, folder)
@@ -253,7 +277,7 @@ def main():
         process.send_signal(signal.SIGTERM)
         process.wait(30)
         shutil.rmtree(home, ignore_errors=True)
-        if not args.keep:
+        if folder and not args.keep:
             shutil.rmtree(folder, ignore_errors=True)
 
 

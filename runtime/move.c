@@ -13,7 +13,8 @@
 
 enum { COURSE_BYTES = 16 };
 enum { COURSE_OPEN = 1 << 8, COURSE_TOOLS = 1 << 9, COURSE_LINE = 1 << 10, COURSE_CALLS = 1 << 11,
-	COURSE_ROLE = 3, COURSE_ALL = COURSE_OPEN | COURSE_TOOLS | COURSE_LINE | COURSE_CALLS | COURSE_ROLE };
+	COURSE_HEAD = 1 << 12, COURSE_ROLE = 3,
+	COURSE_ALL = COURSE_OPEN | COURSE_TOOLS | COURSE_LINE | COURSE_CALLS | COURSE_HEAD | COURSE_ROLE };
 
 /* What is not written here would be lost on the way. */
 _Static_assert(sizeof(struct template_state) == 12, "the template's state is what course holds");
@@ -35,7 +36,8 @@ static void course_put(uint8_t *to, uint32_t start, uint32_t output, const struc
 	u32_put(to + 4, output);
 	u32_put(to + 8, s->message_count);
 	u32_put(to + 12, s->last_role | (s->open ? COURSE_OPEN : 0u) | (s->tools ? COURSE_TOOLS : 0u) |
-				 (s->line_open ? COURSE_LINE : 0u) | (s->calls_open ? COURSE_CALLS : 0u));
+				 (s->line_open ? COURSE_LINE : 0u) | (s->calls_open ? COURSE_CALLS : 0u) |
+				 (s->head_open ? COURSE_HEAD : 0u));
 }
 
 static int course_get(const uint8_t *from, struct turn_mark *out)
@@ -47,7 +49,8 @@ static int course_get(const uint8_t *from, struct turn_mark *out)
 		.start = u32_get(from), .output = u32_get(from + 4),
 		.before = {.message_count = u32_get(from + 8), .last_role = flags & COURSE_ROLE,
 			   .open = flags & COURSE_OPEN, .tools = flags & COURSE_TOOLS,
-			   .line_open = flags & COURSE_LINE, .calls_open = flags & COURSE_CALLS}};
+			   .line_open = flags & COURSE_LINE, .calls_open = flags & COURSE_CALLS,
+			   .head_open = flags & COURSE_HEAD}};
 	return out->before.message_count > INT32_MAX ? -ERR_OUT_OF_RANGE : 0;
 }
 

@@ -195,11 +195,12 @@ static int settle(const struct family *family, struct template_state *state, boo
 		TRY(rendering_own(out, family->end));
 		state->line_open = true;
 	}
-	if (state->calls_open && !results)
+	/* A state may come from another daemon: what this family never leaves open, it need not close. */
+	if (state->calls_open && !results && family->results_end)
 		TRY(rendering_own(out, family->results_end));
 	if (state->line_open)
 		TRY(rendering_own(out, family->line));
-	if (state->head_open && !user)
+	if (state->head_open && !user && family->head_end)
 		TRY(rendering_own(out, family->head_end));
 	state->open = state->line_open = false;
 	state->head_open = state->head_open && user;

@@ -478,6 +478,28 @@ static void owes_in_each_family(void)
 		}
 }
 
+/* Any state, as it may come with a session from another daemon: nothing is read that is not there. */
+static void takes_any_state(void)
+{
+	static const enum role roles[] = {ROLE_SYSTEM, ROLE_USER, ROLE_ASSISTANT, ROLE_TOOL};
+	const struct template *t;
+	struct rendering out;
+	rendering_init(&out);
+	for (unsigned i = 0; template_names(i); i++)
+		for (unsigned bits = 0; bits < 32 * 4; bits++) {
+			const struct message m = {.role = roles[bits >> 5], .content = {"x", 1}};
+			struct template_state state = {.open = bits & 1, .tools = bits & 2, .line_open = bits & 4,
+						       .calls_open = bits & 8, .head_open = bits & 16};
+			rendering_clear(&out);
+			REQUIRE(template_find(template_names(i), &t) == 0);
+			EXPECT_EQ(template_append(t, &state, &m, 1, &out), 0);
+			EXPECT(segments_whole(&out) && out.length > 0);
+			EXPECT_EQ(template_open_turn(t, &state, &out), 0);
+			EXPECT(!state.head_open && !state.calls_open && !state.line_open && state.open);
+		}
+	rendering_free(&out);
+}
+
 /* A head that began the first user's turn, and a conversation that begins otherwise. */
 static void heads_are_closed(void)
 {
@@ -527,6 +549,7 @@ int main(void)
 	TAP_RUN(refuses_and_changes_nothing, "what is refused changes nothing");
 	TAP_RUN(owes_in_each_family, "each family closes what is open");
 	TAP_RUN(heads_are_closed, "what the head begins is filled or closed");
+	TAP_RUN(takes_any_state, "any state renders");
 	TAP_RUN(found_by_model, "a template is found by the model's own");
 	return tap_done();
 }
