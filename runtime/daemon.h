@@ -17,6 +17,7 @@
 #include "clients/wire.h"
 #include "runtime/engine.h"
 #include "runtime/form.h"
+#include "runtime/inject.h"
 #include "runtime/options.h"
 #include "runtime/store.h"
 #include "runtime/template.h"
@@ -62,6 +63,9 @@ struct turn_mark {
 struct held_form {
 	struct form *form;
 	uint32_t sessions;
+	/* The tools that it was made of, one after another, for session.export and restarts. */
+	char *tools;
+	uint32_t tool_count, *tool_length;
 };
 
 struct session {
@@ -79,6 +83,9 @@ struct session {
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
 	uint64_t touched_us;       /* when a call last named it */
+	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
+	uint32_t kept_history, kept_marks;
+	uint32_t known;            /* tokens that were computed before the restart */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
 };
 
@@ -103,22 +110,26 @@ struct call {
 	uint8_t method;
 	struct wire_id op;
 	uint64_t channel, seq;  /* seq: the last that its reader was sent */
-	bool dup, accepted_sent;
+	bool dup, accepted_sent, begun; /* begun: a batch has had it */
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
+	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
+	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
+	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
 	size_t deferred_body, deferred_blob;
 	size_t blob_length;     /* END's third frame, kept in `text`; 0: none */
 	uint64_t window, deadline_us, progress_us, note_us;
+	uint64_t began_us, token_us; /* when it came; when its last token did */
 	/* The turn. */
 	struct wire_sampling sampling; /* its strings point into stop_bytes */
 	char stop_bytes[WIRE_STOPS_MAX * 257];
 	struct form_state form;
 	bool forced, tools;
-	uint32_t prompt, computed, keep;
+	uint32_t prompt, computed, keep, output_max;
 	uint32_t sampled;       /* tokens so far */
 	uint32_t credit;        /* told to the scheduler */
 	uint64_t tool_us;
@@ -162,6 +173,25 @@ struct idem {
 	uint8_t body_hash[16];
 };
 
+/* The digest of a full page, as long as it bears the tag. */
+struct page_sum {
+	uint64_t tag, digest[2];
+	uint64_t asked; /* the tag under which it is being computed; 0: it is not */
+	uint64_t bad;   /* the tag under which it was found to be another */
+};
+
+enum { METRICS_BUCKETS = 16, METRICS_ENDS = 32 };
+enum { ORIGIN_RESIDENT, ORIGIN_RELOADED, ORIGIN_RECOMPUTED, ORIGIN_NEW, ORIGIN_COUNT };
+struct histogram {
+	uint64_t bucket[METRICS_BUCKETS], count, sum_us;
+};
+/* What only grows, for the method metrics. */
+struct stats {
+	uint64_t calls, resumes, rejects, mutes, data, data_bytes;
+	uint64_t prompt[ORIGIN_COUNT], ends[METRICS_ENDS];
+	struct histogram first_token, next_token, queue;
+};
+
 struct daemon {
 	struct options options;
 	struct model *model;
@@ -181,6 +211,7 @@ struct daemon {
 	int epoll, signals, lock;
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
+	struct stats stats;
 	bool draining, stopping, failed;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
@@ -214,6 +245,18 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
+	uint8_t *scratch;       /* for what is kept */
+	int streams;            /* the file of what was sent */
+	bool restore_other;     /* what is restored was made with another model or plan */
+	uint64_t swept_us;
+	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
+	uint32_t forgotten_next;
+	struct inject inject;
+	struct page_sum *sums;  /* per page */
+	bool scrubbing;         /* a job of the scrub's is with the engine */
+	uint32_t scrub_page;
+	uint64_t scrub_next_us, scrub_began_us;
+	uint64_t incidents[REASON_COUNT], conflicts_told;
 	uint64_t durable_told;
 	uint64_t prefill_us_total, prefill_rows_total;
 };
@@ -252,6 +295,8 @@ void calls_close(struct daemon *d);
 /* A slot for the CALL in hand; NONE if there is none free or the principal has too many. */
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m);
 void call_free(struct daemon *d, uint32_t call);
+/* A free slot as a new one, in CALL_ENDED, with nobody's name on it. */
+void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
@@ -312,6 +357,13 @@ uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
 /* Cuts to `tokens` here and in the scheduler; the session has no running call. */
 void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
+/* Whether sessions of that template can be had; raw: tokens only. */
+int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
+/* Takes the tools that a session is opened with; `tools` has room for them. */
+int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
+/* The scheduler hears of a session whose slot is filled, unless code says what is wrong with it; ends
+   the call either way. */
+void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code);
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m);
@@ -320,6 +372,8 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
+/* The tools of a session, as they were kept. */
+int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes);
 /* Sets what END says of a session: id, epoch, turn. */
 void session_end_fields(const struct session *s, struct wire_end *end);
 /* Tokenises the rendering in hand into d->ids; *count of them. */
@@ -329,12 +383,17 @@ int session_tokenise(struct daemon *d, size_t *count);
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
 		 size_t length, const uint8_t *blob, size_t blob_length);
+/* A turn that ran before the restart runs again from its start, or ends as restarted. */
+void turn_restart(struct daemon *d, uint32_t call);
+void turn_restart_fail(struct daemon *d, uint32_t call);
 /* Ends the deferred turns of a session, with a status or (NULL) as not found. */
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 /* Runs the turns that waited for the one they supersede. */
 void turns_deferred(struct daemon *d);
 /* One sampled token; returns END_NONE or why the turn is over. */
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
+/* What END says of a turn that ended so. */
+const char *turn_status(enum end end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
@@ -347,6 +406,9 @@ int step_open(struct daemon *d);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
 void step_batch_done(struct daemon *d, struct engine_job *job);
+/* Records an incident with a page, and ends the process where --integrity says so. call: whose turn
+   it ends, or NONE. */
+void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call);
 /* The audit log has room for the records of another step. */
 bool step_room(const struct daemon *d);
 /* Pushes one record of the step in hand; and closes the step, if any was pushed. */
@@ -367,6 +429,30 @@ bool method_is_turn(uint8_t method);
 int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m);
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
 		 const uint8_t *blob, size_t blob_length);
+
+/* digest.c */
+int digests_open(struct daemon *d);
+/* The digests that an entry of the batch asks for; its pages are in d->refs. resumes: its turn begins. */
+void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes);
+void digests_take(struct daemon *d, const struct engine_job *job);
+/* A page that was found to be another under that tag. */
+bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
+/* Pages at rest are compared, a few. Returns when to be called next. */
+uint64_t digests_scrub(struct daemon *d);
+/* The faults of --inject on an entry, whose pages are in d->refs. */
+void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages, bool resumes);
+
+/* move.c */
+void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
+			   size_t blob_length);
+
+/* metrics.c */
+void histogram_add(struct histogram *h, uint64_t us);
+/* A token of the call was sampled just now; a turn has ended. */
+void metrics_token(struct daemon *d, struct call *c);
+void metrics_end(struct daemon *d, const struct effect *e);
+void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m);
 
 /* stop.c: how much of a text may be shown while a stop string could still begin in it. */
 /* Looks for the first stop string in text[from..length): its start, or SIZE_MAX. *hold: where the

@@ -70,7 +70,7 @@ uint64_t fault_made(void)
 const char *fault_name(enum fault_point point)
 {
 	static const char *const names[FAULT_COUNT] = {
-		"statfs", "put", "commit", "committed", "created", "tier-write", "tier-read", "accepted",
+		"statfs", "put", "commit", "committed", "row", "created", "tier-write", "tier-read", "accepted",
 		"step", "batch",
 	};
 	return (unsigned)point < FAULT_COUNT ? names[point] : "";

@@ -15,6 +15,7 @@ enum fault_point {
 	FAULT_PUT,        /* an entry goes into a transaction */
 	FAULT_COMMIT,     /* before a transaction is committed */
 	FAULT_COMMITTED,  /* after it */
+	FAULT_ROW,        /* an owner row is written; any code: with a wrong tag */
 	FAULT_CREATED,    /* a new store is whole but for its name */
 	FAULT_TIER_WRITE, /* a page goes to the disk tier; code -1: only half of it is written */
 	FAULT_TIER_READ,  /* ... or comes back; code -1: one bit of it is turned */

@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/keep.h"
+
 enum {
 	MESSAGES_PER_TURN = 64,
 	MESSAGES_US = 4000, /* after so long the others have their turn */
@@ -34,7 +36,7 @@ struct parts {
 	bool too_many;
 };
 
-static uint64_t clock_us(void)
+uint64_t loop_clock_us(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -227,7 +229,7 @@ static bool messages_take(struct daemon *d)
 		parts_do(d, &p);
 		parts_close(&p);
 		/* Costly ones share the loop with streams and with other peers. */
-		if (clock_us() - d->now_us > MESSAGES_US)
+		if (loop_clock_us() - d->now_us > MESSAGES_US)
 			break;
 	}
 	return true;
@@ -320,7 +322,17 @@ static void store_take(struct daemon *d)
 {
 	if (!d->store)
 		return;
-	const uint64_t durable = store_durable(d->store);
+	const uint64_t durable = store_durable(d->store), conflicts = store_conflicts(d->store);
+	if (conflicts != d->conflicts_told) {
+		log_say(LOG_ERROR, "integrity: %llu owner rows of the audit log were not what they should be",
+			(unsigned long long)(conflicts - d->conflicts_told));
+		d->incidents[REASON_ROW] += conflicts - d->conflicts_told;
+		d->conflicts_told = conflicts;
+		const struct store_last_word word = {.reason = REASON_ROW};
+		if (d->options.integrity == INTEGRITY_ABORT)
+			store_beacon(d->store, &word);
+		CHECK(d->options.integrity != INTEGRITY_ABORT);
+	}
 	if (store_failed(d->store) && !d->failed) {
 		log_say(LOG_ERROR,
 			"the audit log in %.400s failed: %s; stopping: make room or mend the disk, start again",
@@ -347,7 +359,7 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		next = d->now_us + 20000;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
-	const uint64_t now = clock_us();
+	const uint64_t now = loop_clock_us();
 	if (next <= now)
 		return 0;
 	const uint64_t ms = (next - now + 999) / 1000;
@@ -404,7 +416,7 @@ static void audit(struct daemon *d)
 
 static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 {
-	d->now_us = clock_us();
+	d->now_us = loop_clock_us();
 	d->loop_turns++;
 	signals_take(d);
 	engine_take(d);
@@ -423,6 +435,10 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
+	const uint64_t sweep = keep_sweep(d);
+	*calls_next = sweep < *calls_next ? sweep : *calls_next;
+	const uint64_t scrub = digests_scrub(d);
+	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
 	engine_watch(d);
 	audit(d);
@@ -448,7 +464,7 @@ int loop_run(struct daemon *d)
 	bool more = false;
 	uint64_t calls_next = UINT64_MAX;
 	TRY(loop_open(d));
-	d->now_us = d->started_us = clock_us();
+	d->now_us = d->started_us = loop_clock_us();
 	for (;;) {
 		loop_turn(d, &more, &calls_next);
 		if (d->failed || d->stopping || (d->draining && drain_over(d)))

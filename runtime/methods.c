@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "config.h"
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { LIST_COUNT_DEFAULT = 100 };
 
@@ -306,12 +306,6 @@ static void detokenize(struct daemon *d, uint32_t call, const struct wire_call *
 	result_end(d, call, &w);
 }
 
-static void metrics(struct daemon *d, uint32_t call, const struct wire_call *m)
-{
-	(void)m;
-	call_fail(d, call, ERR_BAD_ARG); /* not spoken in this minor version */
-}
-
 struct method {
 	void (*look)(struct daemon *, uint32_t, const struct wire_call *);
 	bool session, writes; /* needs one; changes it, so that an older epoch is fenced */
@@ -330,13 +324,15 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_SESSION_RESIDENCY] = {session_method_residency, true, true},
 	[METHOD_SESSION_HINT] = {session_method_hint, true, true},
 	[METHOD_SESSION_PARK] = {session_method_park, true, true},
+	[METHOD_SESSION_EXPORT] = {session_method_export, true, false},
+	[METHOD_SESSION_IMPORT] = {NULL, false, true},
 	[METHOD_LEDGER_SHOW] = {ledger_show, false, false},
 	[METHOD_PAGES_SHOW] = {pages_show, false, false},
 	[METHOD_MODEL_SHOW] = {model_show, false, false},
 	[METHOD_TOKENIZE] = {NULL, false, false},
 	[METHOD_DETOKENIZE] = {NULL, false, false},
 	[METHOD_HEALTH] = {health, false, false},
-	[METHOD_METRICS] = {metrics, false, false},
+	[METHOD_METRICS] = {metrics_show, false, false},
 };
 
 bool method_is_turn(uint8_t method)
@@ -367,6 +363,7 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 {
 	const struct wire_call *m = &d->message;
 	const int code = method_session_check(d, call, m);
+	const uint64_t mark = d->store ? store_mark(d->store) : 0;
 	if (code)
 		call_fail(d, call, code);
 	else if (methods[m->method].look)
@@ -375,12 +372,17 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		tokenize(d, call, m, blob, blob_length);
 	else if (m->method == METHOD_DETOKENIZE)
 		detokenize(d, call, m, blob, blob_length);
+	else if (m->method == METHOD_SESSION_IMPORT)
+		session_method_import(d, call, m, blob, blob_length);
 	else
 		turn_method(d, call, m, body, length, blob, blob_length);
+	/* What was changed is on disk before its END says so; a turn sees to its own. */
+	if (d->store && !method_is_turn(m->method) && store_mark(d->store) != mark)
+		d->calls[call].hold_mark = store_mark(d->store);
 }
 
 /* As idem_find, by the bytes of the message: those are what must be the same. */
-static int key_find(const struct daemon *d, uint32_t principal, const void *body, size_t length,
+static int key_find(struct daemon *d, uint32_t principal, const void *body, size_t length,
 		    const uint8_t *blob, size_t blob_length, uint8_t hash[16], struct wire_id *op)
 {
 	crypto_generichash_state state;
@@ -389,7 +391,8 @@ static int key_find(const struct daemon *d, uint32_t principal, const void *body
 	if (blob)
 		crypto_generichash_update(&state, blob, blob_length);
 	crypto_generichash_final(&state, hash, 16);
-	return idem_find(d, principal, &d->message.idem, hash, op);
+	const int code = idem_find(d, principal, &d->message.idem, hash, op);
+	return code ? code : keep_idem_find(d, principal, &d->message.idem, hash, op);
 }
 
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
@@ -415,7 +418,9 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	uint8_t hash[16];
 	struct wire_id op;
 	code = m->has_idem ? key_find(d, p->principal, body, length, blob, blob_length, hash, &op) : 0;
-	const uint32_t first = code == 1 ? call_of_op(d, p->principal, &op) : NONE;
+	uint32_t first = code == 1 ? call_of_op(d, p->principal, &op) : NONE;
+	if (code == 1 && first == NONE)
+		first = keep_call_revive(d, p->principal, &op);
 	if (first != NONE && call_attach(d, first, peer, channel, 0, m->window) == 0) {
 		p->channel_last = channel;
 		return;
@@ -438,5 +443,7 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	}
 	if (m->has_idem)
 		idem_keep(d, call, &m->idem, hash);
+	if (m->has_idem && methods[m->method].writes)
+		keep_idem(d, call, &m->idem, hash);
 	dispatch(d, call, body, length, blob, blob_length);
 }

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000 };
 
@@ -25,6 +25,7 @@ uint32_t principal_find(struct daemon *d, const char *user)
 	for (uint32_t i = 0; i < d->options.principals; i++) {
 		if (!d->principals[i].name[0]) {
 			snprintf(d->principals[i].name, sizeof d->principals[i].name, "%s", user);
+			keep_principal(d, i);
 			return i;
 		}
 		if (strcmp(d->principals[i].name, user) == 0)
@@ -152,6 +153,7 @@ void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, cons
 	uint8_t body[512];
 	struct wire_writer w;
 	const struct wire_reject m = {.err = *err};
+	d->stats.rejects++;
 	wire_writer_init(&w, body, sizeof body);
 	if (wire_write_reject(&w, &m) != 0)
 		return;
@@ -170,6 +172,7 @@ static bool strike(struct daemon *d, struct peer *p)
 	if (++p->strikes < d->options.strikes)
 		return false;
 	p->strikes = 0;
+	d->stats.mutes++;
 	p->muted_us = d->now_us + d->options.mute_ms * 1000;
 	return true;
 }

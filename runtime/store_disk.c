@@ -242,7 +242,7 @@ static int uuid_write(struct store_disk *disk, char *reason)
 int store_disk_lock(const char *dir, struct store_disk *disk, char *reason)
 {
 	const char *warning;
-	*disk = (struct store_disk){.lock_fd = -1};
+	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 	int err = 0;
 	if (access(dir, F_OK) != 0)
 		return refuse_errno(reason, dir, "cannot read it", errno);
@@ -334,6 +334,9 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 		rc = mdb_dbi_open(txn, "audit", flags | MDB_INTEGERKEY, &disk->audit);
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "own", flags | MDB_INTEGERKEY, &disk->own);
+	/* A log of before these tables were has none of them yet. */
+	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
+		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
 	if (rc == 0 && make) {
 		uint32_t schema = STORE_SCHEMA;
 		store_genesis(disk->head.hash, disk->uuid);
@@ -397,13 +400,13 @@ static int open_locked(const struct store_options *options, struct store_disk *d
 	TRY(store_walk(disk->env, disk->uuid, WALK_HEAD, &walk, &found, reason));
 	disk->head = walk.head;
 	disk->clean = walk.clean;
-	return 0;
+	return beacon_open(disk, reason);
 }
 
 int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,
 		    const char **warning)
 {
-	*disk = (struct store_disk){.lock_fd = -1};
+	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 	*warning = NULL;
 	if (sodium_init() < 0)
 		return store_refuse(reason, -ERR_INTERNAL, "audit log: libsodium does not start");
@@ -433,8 +436,10 @@ void store_disk_close(struct store_disk *disk)
 {
 	if (disk->env != NULL)
 		mdb_env_close(disk->env);
+	if (disk->beacon_fd >= 0)
+		close(disk->beacon_fd);
 	if (disk->lock_fd >= 0)
 		close(disk->lock_fd);
 	free(disk->dir);
-	*disk = (struct store_disk){.lock_fd = -1};
+	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 }

@@ -10,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 /* What the wire lets through, the device takes: a bad sample would end its neighbours' step too. */
 _Static_assert(WIRE_LOGPROBS_MAX - 1 <= OPS_TOP_MAX, "alternatives that the device can give");
@@ -188,6 +188,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	c->state = CALL_RUNNING;
 	c->prompt = s->history;
 	c->keep = add->keep;
+	c->output_max = output_max;
 	c->tools = s->tools && a->tool_choice != TOOL_NONE;
 	c->forced = a->tool_choice == TOOL_REQUIRED;
 	if (c->forced)
@@ -204,8 +205,41 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 			    .credit = c->credit, .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
 	d->undo.call = NONE;
-	if (c->state == CALL_RUNNING)
-		s->waits_since_us = 0;
+	if (c->state != CALL_RUNNING)
+		return;
+	s->waits_since_us = 0;
+	/* And its beginning before the first of its tokens is sent: it can be asked for after a kill. */
+	keep_call_begin(d, call);
+	if (d->store)
+		c->accept_mark = store_mark(d->store);
+}
+
+void turn_restart(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	s->call = call;
+	c->state = CALL_RUNNING;
+	if (c->forced)
+		c->form = form_start(s->form->form);
+	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
+	const struct event e = {
+		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
+		.turn_key = (uint64_t)c->generation << 32 | call,
+		.as.turn = {.append = s->history, .output_max = c->output_max, .credit = c->credit,
+			    .deadline_us = c->deadline_us}};
+	step(d, &e, NULL);
+}
+
+void turn_restart_fail(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	/* As if it had never been asked for: what it added is cut. */
+	session_cut(d, c->session, s->mark[s->mark_count - 1].start);
+	c->sampling.stop_count = c->sampling.bias_count = 0;
+	call_fail(d, call, ERR_RESTARTED);
+	keep_session(d, c->session);
 }
 
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
@@ -415,6 +449,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 		c->alternatives[n] = *sampled;
 	c->sampled++;
 	d->tokens_sampled++;
+	metrics_token(d, c);
 	bool over = !c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token);
 	const size_t before = c->text_length;
 	const size_t length = tokenizer_bytes(d->tokenizer, token, false, &bytes);
@@ -438,7 +473,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 	return over ? END_STOP : END_NONE; /* limits are the scheduler's to find */
 }
 
-static const char *status_of(uint32_t end)
+const char *turn_status(enum end end)
 {
 	switch (end) {
 	case END_STOP: return "stop";
@@ -484,6 +519,11 @@ static void usage_fill(struct wire_usage *u, const struct effect *e, const struc
 	u->prefill_us = e->as.end.prefill_us;
 	u->decode_us = e->as.end.decode_us;
 	u->tool_us = c->tool_us;
+	/* What an earlier process had computed is not new, though this scheduler never saw it. */
+	const uint64_t had = u->resident + u->reloaded + u->recomputed;
+	const uint64_t again = s->known > had ? (s->known - had < u->fresh ? s->known - had : u->fresh) : 0;
+	u->recomputed += again;
+	u->fresh -= again;
 	u->diverged_at = u->resident < u->prompt ? u->resident : WIRE_NONE;
 	if (u->diverged_at != WIRE_NONE) {
 		const char *why = !u->recomputed ? "new" : s->why_lost ? s->why_lost : "evicted";
@@ -550,13 +590,16 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 			c->text_end[c->sampled - 1] = (uint32_t)c->text_length;
 		c->visible = c->text_length;
 		s->turn++;
+		if (e->as.end.history < s->kept_history)
+			s->kept_history = e->as.end.history;
 		record_end(d, c, s, e);
 	}
 	if (e->as.end.end == END_TOOL) {
 		calls_fill(d, c, &end, ids);
 		s->waits_since_us = d->now_us;
 	}
-	const char *status = status_of(e->as.end.end);
+	const char *status = turn_status(e->as.end.end);
+	metrics_end(d, e);
 	end.status = (struct wire_str){status, strlen(status)};
 	end.err = (struct wire_err){.code = code_of(e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
 				    .asked = WIRE_NONE, .limit = WIRE_NONE};
@@ -565,8 +608,16 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		end.err.limit = e->as.end.limit;
 	}
 	usage_fill(&end.usage, e, c, s);
-	if (!refused)
+	if (!refused) {
 		s->why_lost = NULL;
+		s->known = 0;
+	}
 	session_end_fields(s, &end);
+	/* The turn, and an incident that ended it, are on disk before the client hears of it. */
+	end.durable = d->store && c->kept;
+	if (!refused)
+		keep_session(d, c->session);
+	if (end.durable)
+		c->hold_mark = store_mark(d->store) + 1;
 	call_end(d, call, &end);
 }

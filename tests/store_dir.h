@@ -44,7 +44,8 @@ static inline void dir_make(bool memory)
 
 static inline void dir_drop(void)
 {
-	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine"};
+	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine",
+		"beacon", "pages"};
 	chmod(store_dir, 0700);
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(dir_path(names[i]));
