@@ -221,7 +221,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
-		c->form = form_start(s->form->form);
+		form_start(s->form->form, &c->form);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	const struct event e = {
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
