@@ -136,6 +136,8 @@ struct call {
 	size_t text_length;     /* bytes of text so far */
 	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
+	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
+	size_t call_visible;
 	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
@@ -197,7 +199,7 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
-	uint32_t end_mark;        /* the token that the template closes a message with */
+	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
@@ -394,6 +396,11 @@ void turns_deferred(struct daemon *d);
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
 /* What END says of a turn that ended so. */
 const char *turn_status(enum end end);
+/* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
+enum { TURN_ID_ROOM = 24 };
+void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][TURN_ID_ROOM]);
+/* Says in END's result why what looked like a call was none, if something did. */
+void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
