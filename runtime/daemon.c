@@ -374,6 +374,7 @@ static int daemon_open(struct daemon *d)
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
 	TRY(tables_open(d));
+	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
@@ -396,6 +397,7 @@ static void daemon_close(struct daemon *d)
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
+	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
 	keep_close(d);

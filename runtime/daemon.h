@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "clients/wire.h"
 #include "runtime/engine.h"
@@ -82,6 +83,7 @@ struct session {
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
+	uint64_t number;           /* in the recorded traffic; 0: not there yet */
 	uint64_t touched_us;       /* when a call last named it */
 	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
 	uint32_t kept_history, kept_marks;
@@ -214,6 +216,8 @@ struct daemon {
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
 	struct stats stats;
+	FILE *traffic;          /* NULL: nothing is recorded */
+	uint64_t traffic_sessions;
 	bool draining, stopping, failed;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
@@ -453,6 +457,11 @@ void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages,
 void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
 			   size_t blob_length);
+
+/* traffic.c: the turns that were answered, as a trace. */
+int traffic_open(struct daemon *d);
+void traffic_turn(struct daemon *d, const struct call *c, struct session *s, const struct effect *e);
+void traffic_close(struct daemon *d);
 
 /* metrics.c */
 void histogram_add(struct histogram *h, uint64_t us);

@@ -498,6 +498,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	}
 	const char *status = turn_status(e->as.end.end);
 	metrics_end(d, e);
+	if (!refused)
+		traffic_turn(d, c, s, e);
 	end.status = (struct wire_str){status, strlen(status)};
 	end.err = (struct wire_err){.code = code_of(e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
 				    .asked = WIRE_NONE, .limit = WIRE_NONE};
