@@ -1,163 +1,289 @@
 /*
- * The vocabulary held against a form. The tokens are walked in the order of their bytes with a stack
- * of states, one a byte: what two tokens share is stepped once, and after a byte that is not of the
- * form all tokens that share it are passed over.
+ * States, and the vocabulary held against them. A trie is walked with a level of threads for each
+ * byte: what tokens share is stepped once, and what begins with a byte that is not of the form is
+ * passed over. Masks are kept by state.
  */
 #include "runtime/form_inside.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-struct sorted {
-	const char *bytes;
-	uint32_t length, id;
+enum {
+	THREADS = (FORM_TOKEN_BYTES_MAX + 2) * FORM_THREADS_MAX,
+	BELOWS = FORM_BELOW_MAX + (FORM_TOKEN_BYTES_MAX + 2) * 2 * FORM_THREADS_MAX
 };
 
-static int by_bytes(const void *a, const void *b)
+/* What a level of the walk begins and ends at. */
+struct level {
+	uint32_t first, end, below;
+};
+
+int form_walk_open(struct form_walk *w)
 {
-	const struct sorted *x = a, *y = b;
-	uint32_t n = x->length < y->length ? x->length : y->length;
-	int order = memcmp(x->bytes, y->bytes, n);
-	if (order)
-		return order;
-	return x->length != y->length ? (x->length > y->length) - (x->length < y->length) :
-					(x->id > y->id) - (x->id < y->id);
+	w->thread = malloc(THREADS * sizeof *w->thread);
+	w->below = malloc(BELOWS * sizeof *w->below);
+	w->thread_max = THREADS;
+	w->below_max = BELOWS;
+	return w->thread && w->below ? 0 : -ERR_MEMORY;
 }
 
-static void fill(struct form_index *index, struct sorted *sorted)
+/* The state as the first level. */
+static struct level load(struct form_walk *w, const struct form_state *s)
 {
-	for (uint32_t id = 0; id < tokenizer_count(index->tokenizer); id++) {
-		const char *bytes;
-		size_t n = tokenizer_bytes(index->tokenizer, id, false, &bytes);
-		if (n == 0 || n > UINT16_MAX || tokenizer_is_control(index->tokenizer, id) ||
-		    tokenizer_is_end(index->tokenizer, id))
+	memcpy(w->thread, s->thread, s->thread_count * sizeof *w->thread);
+	memcpy(w->below, s->below, s->below_count * sizeof *w->below);
+	w->thread_count = s->thread_count;
+	w->below_count = s->below_count;
+	return (struct level){0, s->thread_count, s->below_count};
+}
+
+/* The level that a byte leads to, put behind `from`; false: none. */
+static bool next_level(const struct form *f, struct form_walk *w, const struct level *from,
+		       struct level *to, int byte)
+{
+	w->first = w->thread_count = from->end;
+	w->below_count = from->below;
+	for (uint32_t i = from->first; i < from->end; i++) {
+		const struct form_thread t = w->thread[i];
+		form_step(f, w, &t, byte);
+	}
+	*to = (struct level){w->first, w->thread_count, w->below_count};
+	return w->thread_count > w->first;
+}
+
+/* Copies what is below a thread, each frame once; false: no room. */
+static bool below_copy(const struct form_walk *w, struct form_state *s, uint32_t from, uint32_t *to)
+{
+	uint32_t chain[FORM_NESTING_MAX + 1], count = 0;
+	for (; from != FORM_NONE; from = w->below[from].parent) {
+		CHECK(count <= FORM_NESTING_MAX);
+		chain[count++] = from;
+	}
+	for (*to = FORM_NONE; count > 0; count--) {
+		const struct form_below b = {w->below[chain[count - 1]].frame, *to};
+		uint32_t at = 0;
+		while (at < s->below_count && memcmp(&s->below[at], &b, sizeof b))
+			at++;
+		if (at == FORM_BELOW_MAX)
+			return false;
+		s->below[at] = b;
+		if (at == s->below_count)
+			s->below_count++;
+		*to = at;
+	}
+	return true;
+}
+
+/* The level as a state of its own. The first thread always has room. */
+static void store(const struct form_walk *w, const struct level *l, struct form_state *s)
+{
+	s->thread_count = s->below_count = 0;
+	for (uint32_t i = l->first; i < l->end; i++) {
+		struct form_thread t = w->thread[i];
+		const uint32_t before = s->below_count;
+		if (below_copy(w, s, w->thread[i].parent, &t.parent))
+			s->thread[s->thread_count++] = t;
+		else
+			s->below_count = before;
+	}
+	CHECK(s->thread_count > 0);
+}
+
+void form_start(const struct form *form, struct form_state *state)
+{
+	struct form_walk w = form->walk;
+	w.thread_count = w.below_count = w.first = 0;
+	form_enter(form, &w, form->root, FORM_NONE, 0, FORM_ADD);
+	const struct level l = {0, w.thread_count, w.below_count};
+	store(&w, &l, state);
+}
+
+bool form_complete(const struct form *form, const struct form_state *state)
+{
+	struct form_walk w = form->walk;
+	struct level l = load(&w, state), to;
+	w.end = false;
+	next_level(form, &w, &l, &to, FORM_END);
+	return w.end;
+}
+
+bool form_advance(const struct form *form, struct form_state *state, const char *bytes,
+		  size_t length)
+{
+	struct form_walk w = form->walk;
+	struct form_state s = *state;
+	for (size_t i = 0; i < length; i++) {
+		const struct level l = load(&w, &s);
+		struct level to;
+		if (!next_level(form, &w, &l, &to, (uint8_t)bytes[i]))
+			return false;
+		store(&w, &to, &s);
+	}
+	*state = s;
+	return true;
+}
+
+size_t form_forced(const struct form *form, const struct form_state *state, char *bytes,
+		   size_t capacity)
+{
+	struct form_state s = *state;
+	size_t count = 0;
+	for (; count < capacity && !form_complete(form, &s); count++) {
+		struct form_walk w = form->walk;
+		const struct level l = load(&w, &s);
+		struct level to;
+		int only = -1;
+		for (int b = 0; b < 256 && only > -2; b++)
+			if (next_level(form, &w, &l, &to, b))
+				only = only == -1 ? b : -2;
+		if (only < 0)
+			break;
+		bytes[count] = (char)only;
+		CHECK(form_advance(form, &s, &bytes[count], 1));
+	}
+	return count;
+}
+
+static void mark(const struct form_index *index, const struct trie_node *n, uint32_t *bits)
+{
+	for (uint32_t i = 0; i < n->count; i++) {
+		const uint32_t id = index->order[n->first + i];
+		bits[id / 32] |= 1u << id % 32;
+	}
+}
+
+static void walk_trie(const struct form *f, struct form_walk *w, const struct trie *trie,
+		      struct level *level, uint32_t *bits)
+{
+	for (uint32_t i = 0; i < trie->count;) {
+		const struct trie_node *n = &trie->node[i];
+		if (!next_level(f, w, &level[n->depth - 1], &level[n->depth], n->byte)) {
+			i = n->skip;
 			continue;
-		sorted[index->count++] = (struct sorted){bytes, (uint32_t)n, id};
-		if (n > index->longest)
-			index->longest = (uint32_t)n;
-		if (n == 1)
-			index->single[(uint8_t)bytes[0]] = true;
-	}
-	qsort(sorted, index->count, sizeof *sorted, by_bytes);
-	for (uint32_t i = 0; i < index->count; i++) {
-		uint32_t n = 0;
-		while (i > 0 && n < sorted[i].length && n < sorted[i - 1].length &&
-		       sorted[i].bytes[n] == sorted[i - 1].bytes[n])
-			n++;
-		index->order[i] = sorted[i].id;
-		index->common[i] = (uint16_t)n;
+		}
+		mark(f->index, n, bits);
+		i++;
 	}
 }
 
-int form_index_open(const struct tokenizer *tokenizer, struct form_index **out)
+/* The most plain characters that some thread can take in a string it is in; 0: none is in one. */
+static uint32_t plain_room(const struct form *f, const struct form_state *s)
 {
-	uint32_t count = tokenizer_count(tokenizer);
-	struct form_index *index = calloc(1, sizeof *index);
-	struct sorted *sorted = malloc(count * sizeof *sorted);
-	int code = -ERR_MEMORY;
-	*out = index;
-	if (!index || !sorted)
-		goto out;
-	index->tokenizer = tokenizer;
-	index->order = malloc(count * sizeof *index->order);
-	index->common = malloc(count * sizeof *index->common);
-	if (!index->order || !index->common)
-		goto out;
-	fill(index, sorted);
-	code = index->single['\n'] ? 0 : -ERR_UNSUPPORTED;
-	for (unsigned b = 0x20; b < 0x7f; b++)
-		if (!index->single[b])
-			code = -ERR_UNSUPPORTED;
-	for (unsigned b = 0x80; b < 0xc0; b++)
-		index->ascii_only |= !index->single[b];
-	/* A form that is complete needs a token that ends the turn. */
-	bool end = false;
-	for (uint32_t id = 0; id < count; id++)
-		end |= tokenizer_is_end(tokenizer, id);
-	if (!end)
-		code = -ERR_UNSUPPORTED;
-out:
-	free(sorted);
-	if (code != 0)
-		form_index_close(out);
-	return code;
+	uint32_t most = 0;
+	for (uint32_t i = 0; i < s->thread_count; i++) {
+		const struct form_frame *top = &s->thread[i].top;
+		if (!form_inside_string(f, top))
+			continue;
+		const uint32_t high = f->node[top->node].high;
+		const uint32_t room = high == FORM_ENDLESS ? FORM_ENDLESS : high - top->count;
+		most = room > most ? room : most;
+	}
+	return most;
 }
 
-void form_index_close(struct form_index **index)
+static void mask_make(struct form *f, const struct form_state *s, uint32_t *bits)
 {
-	if (!*index)
+	static const struct level zero;
+	const struct form_index *index = f->index;
+	struct level level[FORM_TOKEN_BYTES_MAX + 1] = {zero};
+	const uint32_t room = plain_room(f, s);
+	memset(bits, 0, index->words * sizeof *bits);
+	level[0] = load(&f->walk, s);
+	walk_trie(f, &f->walk, &index->rest, level, bits);
+	/* A plain token that one string has room for may come, whatever the other threads say. */
+	if (room >= index->longest) {
+		for (uint32_t i = 0; i < index->words; i++)
+			bits[i] |= index->plain_bits[i];
 		return;
-	free((*index)->order);
-	free((*index)->common);
-	free(*index);
-	*index = NULL;
+	}
+	for (uint32_t i = 0; room > 0 && i < index->plain_count; i++)
+		if (index->plain_length[i] <= room)
+			bits[index->plain_id[i] / 32] |= 1u << index->plain_id[i] % 32;
+	/* The others, unless there is nothing but that string. */
+	if (room == 0 || s->thread_count > 1) {
+		level[0] = load(&f->walk, s);
+		walk_trie(f, &f->walk, &index->plain, level, bits);
+	}
 }
 
-static uint32_t mask_ends(const struct form *form, uint32_t *bits)
+static void mask_ends(const struct form *form, uint32_t *bits)
 {
 	const struct tokenizer *t = form->index->tokenizer;
-	uint32_t allowed = 0;
-	for (uint32_t id = 0; id < tokenizer_count(t); id++) {
-		if (!tokenizer_is_end(t, id))
-			continue;
-		bits[id / 32] |= 1u << id % 32;
-		allowed++;
-	}
-	return allowed;
+	for (uint32_t id = 0; id < tokenizer_count(t); id++)
+		if (tokenizer_is_end(t, id))
+			bits[id / 32] |= 1u << id % 32;
 }
 
-static uint32_t mask_tokens(const struct form *form, uint32_t *bits)
+/* A count as far as the next token can tell: what it cannot reach does not matter. */
+static uint32_t count_of(const struct form *f, uint32_t count, uint32_t least, uint32_t most)
 {
-	const struct form_index *index = form->index;
-	struct form_state *stack = form->stack;
-	uint32_t valid = 0, allowed = 0; /* stack[0..valid] stand after that many bytes */
-	for (uint32_t i = 0; i < index->count; i++) {
-		const char *bytes;
-		uint32_t common = index->common[i];
-		if (common > valid)
-			continue;
-		size_t n = tokenizer_bytes(index->tokenizer, index->order[i], false, &bytes);
-		for (valid = common; valid < n; valid++) {
-			stack[valid + 1] = stack[valid];
-			if (!form_step(form, &stack[valid + 1], (uint8_t)bytes[valid]))
-				break;
-		}
-		if (valid < n)
-			continue;
-		bits[index->order[i] / 32] |= 1u << index->order[i] % 32;
-		allowed++;
-	}
-	return allowed;
+	if (count < least)
+		return count;
+	return most == FORM_ENDLESS || (uint64_t)count + f->index->longest < most ? least : count;
 }
 
-/* The state as far as the next token can tell: how long a string is does not matter while no token
-   can reach its limit. */
-static struct form_state key_of(const struct form *form, const struct form_state *state)
+static void frame_settle(const struct form *f, struct form_frame *s)
 {
-	struct form_state key = *state;
-	uint64_t reach = (uint64_t)state->count + form->index->longest;
-	if (form->node[state->node].kind == NODE_STRING && reach <= form->string_bytes)
-		key.count = 0;
-	return key;
+	const struct node *n = &f->node[s->node];
+	if (n->kind == NODE_STRING)
+		s->count = count_of(f, s->count, n->low, n->high);
+	else if (n->kind == NODE_ARRAY)
+		s->count = count_of(f, s->count, (n->low > n->count ? n->low : n->count) + 1, n->high);
+	else if (n->kind == NODE_OBJECT && n->low <= 1 && n->high == FORM_ENDLESS)
+		s->count = s->count > 0;
+}
+
+static uint32_t count_bits(const uint32_t *bits, uint32_t words)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < words; i++)
+		count += (uint32_t)__builtin_popcount(bits[i]);
+	return count;
+}
+
+static uint32_t hash_of(const struct form_state *s)
+{
+	const uint32_t *word = (const uint32_t *)(const void *)s->thread;
+	uint32_t hash = 0x811c9dc5;
+	for (uint32_t i = 0; i < s->thread_count * (sizeof s->thread[0] / 4); i++)
+		hash = (hash ^ word[i]) * 0x01000193;
+	word = (const uint32_t *)(const void *)s->below;
+	for (uint32_t i = 0; i < s->below_count * (sizeof s->below[0] / 4); i++)
+		hash = (hash ^ word[i]) * 0x01000193;
+	return hash ^ hash >> 15;
+}
+
+static bool same_state(const struct form_state *a, const struct form_state *b)
+{
+	return a->thread_count == b->thread_count && a->below_count == b->below_count &&
+	       !memcmp(a->thread, b->thread, a->thread_count * sizeof a->thread[0]) &&
+	       !memcmp(a->below, b->below, a->below_count * sizeof a->below[0]);
 }
 
 uint32_t form_mask(struct form *form, const struct form_state *state, uint32_t *bits)
 {
-	struct form_state key = key_of(form, state);
-	uint32_t hash = 0x811c9dc5;
-	const uint32_t field[] = {key.node, key.low, key.high, key.depth, key.count, key.part};
-	for (unsigned i = 0; i < sizeof field / sizeof field[0]; i++)
-		hash = (hash ^ field[i]) * 0x01000193;
-	uint32_t slot = (hash ^ hash >> 16) % FORM_KEPT;
-	uint32_t *kept = form->kept_bits + (size_t)slot * form->words;
-	if (form->kept[slot].allowed == 0 || memcmp(&form->kept[slot].key, &key, sizeof key)) {
-		memset(kept, 0, form->words * sizeof *kept);
-		form->stack[0] = key;
+	const uint32_t words = form->index->words;
+	struct form_state key = *state;
+	for (uint32_t i = 0; i < key.thread_count; i++)
+		frame_settle(form, &key.thread[i].top);
+	for (uint32_t i = 0; i < key.below_count; i++)
+		frame_settle(form, &key.below[i].frame);
+	const uint32_t slot = hash_of(&key) % FORM_KEPT;
+	if (!form->kept[slot].bits)
+		form->kept[slot].bits = malloc(words * sizeof *bits);
+	uint32_t *kept = form->kept[slot].bits ? form->kept[slot].bits : bits;
+	if (kept == bits || form->kept[slot].allowed == 0 || !same_state(&form->kept[slot].key, &key)) {
+		mask_make(form, &key, kept);
+		if (form_complete(form, &key))
+			mask_ends(form, kept);
 		form->kept[slot].key = key;
-		form->kept[slot].allowed = form_complete(form, state) ? mask_ends(form, kept) :
-									 mask_tokens(form, kept);
+		form->kept[slot].allowed = count_bits(kept, words);
 	}
-	CHECK(form->kept[slot].allowed > 0);
-	memcpy(bits, kept, form->words * sizeof *bits);
-	return form->kept[slot].allowed;
+	const uint32_t allowed = form->kept[slot].allowed;
+	CHECK(allowed > 0);
+	if (kept == bits)
+		form->kept[slot].allowed = 0;
+	else
+		memcpy(bits, kept, words * sizeof *bits);
+	return allowed;
 }

@@ -10,7 +10,7 @@
 #include "runtime/keep.h"
 
 enum {
-	FORCED_STRING_BYTES = 4096, /* longest string argument of a forced call */
+	FORCED_STRING_MAX = 65536, /* characters of a string argument of a forced call */
 	REAP_EVERY_US = 250000
 };
 
@@ -247,7 +247,8 @@ int session_tools(struct daemon *d, struct session *s, const struct wire_args *a
 	struct held_form *held = d->form_index ? calloc(1, sizeof *held) : NULL;
 	if (!held)
 		return d->form_index ? -ERR_MEMORY : 0;
-	const int code = form_open(d->form_index, tools, a->tool_count, FORCED_STRING_BYTES, &held->form);
+	const int code = form_open(d->form_index, d->template, tools, a->tool_count, FORCED_STRING_MAX,
+				   &held->form, NULL);
 	if (code) {
 		free(held);
 		/* A tool that no form can be made of is no obstacle to offering it. */

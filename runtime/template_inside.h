@@ -1,7 +1,7 @@
 /*
  * Inside the templates: template.c keeps the list and what all have in common, template_chatml.c,
  * template_llama.c, template_mistral.c and template_gemma.c render, template_calls.c finds calls.
- * Nobody else includes this (but form_build.c, for the marks of a call).
+ * Nobody else includes this (but form_tools.c, for the marks of a call).
  */
 #ifndef HOLDFAST_RUNTIME_TEMPLATE_INSIDE_H
 #define HOLDFAST_RUNTIME_TEMPLATE_INSIDE_H

@@ -190,7 +190,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	c->tools = s->tools && a->tool_choice != TOOL_NONE;
 	c->forced = a->tool_choice == TOOL_REQUIRED;
 	if (c->forced)
-		c->form = form_start(s->form->form);
+		form_start(s->form->form, &c->form);
 	sampling_take(c, &a->sampling);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	/* A head that was never computed is the scheduler's with this turn. */
@@ -219,7 +219,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
-		c->form = form_start(s->form->form);
+		form_start(s->form->form, &c->form);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	const struct event e = {
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,

@@ -1,0 +1,132 @@
+/*
+ * A call of one of some tools, as each template writes it.
+ */
+#include "runtime/form_inside.h"
+
+#include <string.h>
+
+#include "runtime/template_inside.h"
+
+/* What stands before a call's name, between name and arguments, and after them. */
+struct call_form {
+	const char *open, *middle, *close;
+};
+
+/* NULL: calls begin with a control token, which no form has. */
+static const struct call_form *call_form(const struct template *template)
+{
+	static const struct call_form tagged = {TEMPLATE_CALL_OPEN "\n{\"name\": \"", "\", \"arguments\": ",
+						"}\n" TEMPLATE_CALL_CLOSE};
+	static const struct call_form llama = {"{\"name\": \"", "\", \"parameters\": ", "}"};
+	const char *name = template_name(template);
+	if (strncmp(name, "mistral", 7) == 0)
+		return NULL;
+	return strncmp(name, "llama", 5) == 0 ? &llama : &tagged;
+}
+
+/* A choice of one. */
+static int literal(struct maker *m, const char *text, size_t length, uint32_t *at)
+{
+	const size_t from = m->f->text.length;
+	const uint32_t first = m->f->alternatives;
+	TRY(json_write_raw(text, length, &m->f->text));
+	TRY(form_add_alternative(m, from));
+	return form_add_choice(m, first, at);
+}
+
+/* The function of a tool and its name, which is as calls_parse reads names: with its quotes, 1 to 64
+   bytes, none of them escaped. A name that it would not take could be offered and never called. */
+static int tool_name(struct text text, struct json *function, struct json *name)
+{
+	struct json tool;
+	TRY(json_check(text.at, text.length, &tool));
+	if (json_kind(tool) != JSON_OBJECT)
+		return -ERR_BAD_ARG;
+	if (!json_find(tool, "function", function))
+		*function = tool;
+	if (json_kind(*function) != JSON_OBJECT || !json_find(*function, "name", name) ||
+	    json_kind(*name) != JSON_STRING)
+		return -ERR_BAD_ARG;
+	if (name->length < 3 || name->length > 66 || memchr(name->at, '\\', name->length))
+		return -ERR_BAD_ARG;
+	return 0;
+}
+
+int form_names_check(const struct tool *tools, uint32_t tool_count)
+{
+	struct json function, name;
+	for (uint32_t i = 0; i < tool_count; i++)
+		TRY(tool_name(tools[i].json, &function, &name));
+	return 0;
+}
+
+/* The arguments of a tool: an object, whatever else its schema would allow. */
+static int arguments(struct maker *m, struct json function, uint32_t *at)
+{
+	static const char none[] = "{\"type\":\"object\",\"additionalProperties\":false}";
+	struct json parameters = {none, sizeof none - 1}, type;
+	json_find(function, "parameters", &parameters);
+	if (json_kind(parameters) == JSON_NULL)
+		parameters = (struct json){none, sizeof none - 1};
+	if (json_kind(parameters) != JSON_OBJECT)
+		return form_fail(m, -ERR_BAD_ARG, "a tool's parameters are no schema");
+	if (json_find(parameters, "type", &type) &&
+	    (json_kind(type) != JSON_STRING || !json_equals(type, "object", 6)))
+		return form_fail(m, -ERR_UNSUPPORTED, "a tool's parameters are no object");
+	if (parameters.length > FORM_SCHEMA_BYTES_MAX)
+		return form_fail(m, -ERR_TOO_BIG, "the schema is too long");
+	m->root = parameters;
+	m->refs = 0;
+	TRY(form_schema(m, parameters, at));
+	if (!json_find(parameters, "type", &type) && m->f->node[*at].kind != NODE_OBJECT)
+		return form_fail(m, -ERR_UNSUPPORTED, "a tool's parameters are no object");
+	return 0;
+}
+
+/* Opening with the name, arguments, end. */
+static int tool_node(struct maker *m, const struct call_form *call, struct text tool, uint32_t *at)
+{
+	struct form *f = m->f;
+	struct json function, name;
+	uint32_t child[3];
+	if (tool_name(tool, &function, &name) != 0)
+		return form_fail(m, -ERR_BAD_ARG, "a tool has no name that can be called");
+	const size_t from = f->text.length;
+	const uint32_t first = f->alternatives;
+	TRY(json_write_raw(call->open, strlen(call->open), &f->text));
+	TRY(json_write_raw(name.at + 1, name.length - 2, &f->text));
+	TRY(json_write_raw(call->middle, strlen(call->middle), &f->text));
+	TRY(form_add_alternative(m, from));
+	TRY(form_add_choice(m, first, &child[0]));
+	TRY(arguments(m, function, &child[1]));
+	if (call->close[0])
+		TRY(literal(m, call->close, strlen(call->close), &child[2]));
+	const uint32_t count = call->close[0] ? 3 : 2, children = f->children;
+	for (uint32_t i = 0; i < count; i++)
+		TRY(form_add_child(m, child[i]));
+	return form_add_node(m, (struct node){.kind = NODE_SEQUENCE, .first = children, .count = count}, at);
+}
+
+static int names_differ(struct maker *m, const struct tool *tools, uint32_t count)
+{
+	struct json function, a, b;
+	for (uint32_t i = 0; i < count; i++)
+		for (uint32_t k = 0; k < i; k++)
+			if (tool_name(tools[i].json, &function, &a) == 0 &&
+			    tool_name(tools[k].json, &function, &b) == 0 && json_same(a, b))
+				return form_fail(m, -ERR_BAD_ARG, "two tools have one name");
+	return 0;
+}
+
+int form_tools(struct maker *m, const struct template *template, const struct tool *tools,
+	       uint32_t count, uint32_t *at)
+{
+	uint32_t child[FORM_TOOLS_MAX];
+	const struct call_form *call = call_form(template);
+	if (!call)
+		return form_fail(m, -ERR_UNSUPPORTED, "the template's calls begin with a control token");
+	for (uint32_t i = 0; i < count; i++)
+		TRY(tool_node(m, call, tools[i].json, &child[i]));
+	TRY(names_differ(m, tools, count));
+	return form_add_any(m, child, count, at);
+}
