@@ -140,6 +140,8 @@ static int plan_make(struct daemon *d, struct plan *p)
 	}
 	d->limits.group[0].page_bytes = p->needs.page_bytes;
 	d->limits.group[0].page_count[PLACE_DEVICE] = (uint32_t)p->page_count;
+	const uint64_t host = d->options.host_memory / p->needs.page_bytes;
+	d->limits.group[0].page_count[PLACE_HOST] = host < 1u << 24 ? (uint32_t)host : 1u << 24;
 	d->limits.weights_bytes = p->needs.weights_bytes;
 	d->limits.workspace_bytes = p->needs.workspace_bytes;
 	const char *field = "";
@@ -147,7 +149,8 @@ static int plan_make(struct daemon *d, struct plan *p)
 		log_say(LOG_ERROR, "these options cannot be scheduled with: %s is out of range", field);
 		return -ERR_OUT_OF_RANGE;
 	}
-	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
+	const uint64_t host_bytes = d->limits.group[0].page_count[PLACE_HOST] * p->needs.page_bytes;
+	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
 	if (p->available && sum > p->available) {
 		log_say(LOG_ERROR,
 			"not enough memory: weights %.1f MiB + workspace %.1f MiB + KV %.1f MiB is "
@@ -163,7 +166,8 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 {
 	static const char *const kvs[] = {"fp8", "int8", "bf16", "f32"};
 	const uint64_t tokens = p->page_count * d->limits.page_tokens;
-	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes;
+	const uint64_t host_bytes = d->limits.group[0].page_count[PLACE_HOST] * p->needs.page_bytes;
+	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
 		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
@@ -287,7 +291,7 @@ static int device_open(struct daemon *d)
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	return engine_open(d->forward, pages + 1, pages, &d->engine);
+	return engine_open(d->forward, pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST], &d->engine);
 }
 
 static int tables_open(struct daemon *d)

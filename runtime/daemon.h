@@ -233,6 +233,14 @@ struct daemon {
 	struct idem *idem;
 	uint32_t idem_count, idem_next;
 	size_t token_bytes_max;   /* of one token's text */
+	/* The host slab, its pages' digests, and a ring of copies that are done and not told yet. */
+	uint8_t *host;
+	struct engine_sum *host_sums;
+	struct copied {
+		uint64_t copy;
+		int err;
+	} *copied;
+	uint32_t copied_first, copied_count;
 	uint32_t *page_principal; /* per page: who had it last, to know what must be cleared */
 
 	struct wire_limits wire;
@@ -411,6 +419,13 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
 /* Fills the sample of a turn's last row. */
 void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
+
+/* lower.c: pages of the host slab. */
+int lower_open(struct daemon *d);
+void lower_copy(struct daemon *d, const struct effect *e);
+void lower_submit(struct daemon *d);
+void lower_take(struct daemon *d, const struct engine_job *job);
+void lower_tell(struct daemon *d);
 
 /* step.c */
 int step_open(struct daemon *d);

@@ -73,7 +73,7 @@ void digests_take(struct daemon *d, const struct engine_job *job)
 				step_incident(d, &(struct ops_fault){.page = g->page}, REASON_DIGEST, NONE);
 		}
 	}
-	d->scrubbing = d->scrubbing && job->batch != 0;
+	d->scrubbing = d->scrubbing && (job->batch != 0 || job->digest_count == 0);
 }
 
 bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag)
@@ -120,7 +120,7 @@ uint64_t digests_scrub(struct daemon *d)
 	if (d->options.digest != DIGEST_SCRUB || d->options.integrity == INTEGRITY_OFF || d->scrubbing)
 		return UINT64_MAX;
 	/* Where the device has work the batches make and compare; nothing waits for this. */
-	if (d->in_flight || !d->job || d->job->assign_count || d->now_us < d->scrub_next_us)
+	if (d->in_flight || !d->job || d->job->assign_count || d->job->copy_count || d->now_us < d->scrub_next_us)
 		return d->scrub_next_us > d->now_us ? d->scrub_next_us : UINT64_MAX;
 	if (d->scrub_page == 0)
 		d->scrub_began_us = d->now_us;

@@ -127,10 +127,30 @@ static int engine_digest(struct engine *engine, struct engine_digest *d)
 	return d->state == DIGEST_SAME ? 0 : ops->page_tags_set(device, d->group, d->page, 1, 0);
 }
 
+/* What fails here is the copy, not the step. */
+static int engine_copy(struct engine *engine, const struct engine_copy *c)
+{
+	const struct ops *ops = forward_ops(engine->forward);
+	struct device *device = forward_device(engine->forward);
+	uint64_t digest[2];
+	if (!c->up) {
+		c->sum->tokens = c->tokens;
+		TRY(ops->page_digest(device, 0, c->page, c->tokens, c->sum->digest));
+		return ops->page_read(device, 0, c->page, c->bytes);
+	}
+	TRY(ops->page_write(device, 0, c->page, c->bytes));
+	TRY(ops->page_digest(device, 0, c->page, c->sum->tokens, digest));
+	if (digest[0] != c->sum->digest[0] || digest[1] != c->sum->digest[1])
+		return -ERR_INTEGRITY;
+	return ops->page_tags_set(device, 0, c->page, 1, c->tag);
+}
+
 static int engine_compute(struct engine *engine, struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->assign_count; i++)
 		TRY(engine_assign(engine->forward, &job->assign[i]));
+	for (uint32_t i = 0; i < job->copy_count; i++)
+		job->copy[i].err = -engine_copy(engine, &job->copy[i]);
 	for (uint32_t i = 0; i < job->poke_count; i++)
 		TRY(engine_poke(engine, &job->poke[i]));
 	for (uint32_t i = 0; i < job->digest_count; i++)
@@ -156,15 +176,17 @@ static void *engine_main(void *arg)
 }
 
 static int job_open(struct engine_job *job, const struct device_plan *plan, uint32_t assign_max,
-		    uint32_t digest_max)
+		    uint32_t digest_max, uint32_t copy_max)
 {
+	job->copy_max = copy_max;
+	job->copy = calloc(copy_max ? copy_max : 1, sizeof *job->copy);
 	job->digest_max = digest_max;
 	job->digest = calloc(digest_max ? digest_max : 1, sizeof *job->digest);
 	job->assign_max = assign_max;
 	job->assign = calloc(assign_max ? assign_max : 1, sizeof *job->assign);
 	job->sampled = calloc(plan->samples_max, sizeof *job->sampled);
 	job->faults = calloc(plan->sequences_max, sizeof *job->faults);
-	if (!job->assign || !job->sampled || !job->faults || !job->digest)
+	if (!job->assign || !job->sampled || !job->faults || !job->digest || !job->copy)
 		return -ERR_MEMORY;
 	return batch_builder_open(plan, &job->builder);
 }
@@ -174,6 +196,7 @@ static void job_close(struct engine_job *job)
 	batch_builder_close(&job->builder);
 	free(job->assign);
 	free(job->digest);
+	free(job->copy);
 	free(job->sampled);
 	free(job->faults);
 }
@@ -189,7 +212,8 @@ static int engine_start(struct engine *engine)
 	return engine->started ? 0 : -ERR_MEMORY;
 }
 
-int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_max, struct engine **out)
+int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_max, uint32_t copy_max,
+		struct engine **out)
 {
 	const struct device_plan *plan = forward_plan(forward);
 	struct engine *engine = calloc(1, sizeof *engine);
@@ -205,7 +229,7 @@ int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_ma
 	engine->page = malloc(engine->page_bytes);
 	int err = !engine->page ? -ERR_MEMORY : engine->work.fd < 0 || engine->done.fd < 0 ? -ERR_IO : 0;
 	for (uint32_t i = 0; err == 0 && i < ENGINE_JOBS; i++)
-		err = job_open(&engine->job[i], plan, assign_max, digest_max);
+		err = job_open(&engine->job[i], plan, assign_max, digest_max, copy_max);
 	engine->forward = forward;
 	if (err == 0)
 		err = engine_start(engine);
@@ -263,7 +287,7 @@ struct engine_job *engine_job(struct engine *engine)
 		engine->busy[i] = true;
 		job->batch = 0;
 		job->block = NULL;
-		job->assign_count = job->poke_count = job->digest_count = 0;
+		job->assign_count = job->poke_count = job->digest_count = job->copy_count = 0;
 		return job;
 	}
 	return NULL;

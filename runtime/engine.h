@@ -33,6 +33,19 @@ struct engine_digest {
 	uint32_t state, reserved;
 };
 
+/* A page to or from host memory. The digest of its first `tokens` positions goes along. */
+struct engine_sum {
+	uint64_t digest[2];
+	uint32_t tokens, reserved;
+};
+struct engine_copy {
+	uint64_t copy, tag;      /* the scheduler's number; up: the page's new tag */
+	uint32_t page, up, tokens;
+	int err;                 /* the result: an enum err, or 0 */
+	struct engine_sum *sum;  /* beside the bytes; both the engine's until the job is done */
+	uint8_t *bytes;
+};
+
 /* A fault on purpose: see runtime/inject.h. */
 enum poke_kind {
 	POKE_TAG,  /* the page's tag is turned by value */
@@ -52,6 +65,8 @@ struct engine_job {
 	const struct ops_batch *block;   /* what batch_end returned; NULL if batch is 0 */
 	struct engine_assign *assign;    /* room for assign_max; counts are the loop's */
 	uint32_t assign_count, assign_max;
+	struct engine_copy *copy;        /* after the assignments; room for copy_max */
+	uint32_t copy_count, copy_max;
 	struct engine_poke poke[ENGINE_POKES]; /* after the assignments */
 	uint32_t poke_count;
 	struct engine_digest *digest;    /* after the pokes, before the batch; room for digest_max */
@@ -67,7 +82,8 @@ struct engine;
 
 /* Takes over `forward` (closed by engine_close) and starts the thread. A refused call (-ERR_MEMORY,
    -ERR_IO) leaves `forward` with the caller. */
-int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_max, struct engine **out);
+int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_max, uint32_t copy_max,
+		struct engine **out);
 void engine_close(struct engine **engine); /* waits for the job in hand */
 int engine_fd(const struct engine *engine);
 /* A free job, empty, now the caller's until engine_release; NULL if there is none. */

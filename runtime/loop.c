@@ -316,6 +316,7 @@ static void engine_take(struct daemon *d)
 	/* Without room in the audit log the step waits: what changes something must be on record. */
 	while (step_room(d) && (job = engine_done(d->engine)))
 		step_batch_done(d, job);
+	lower_tell(d);
 }
 
 static void store_take(struct daemon *d)

@@ -56,6 +56,8 @@ static const struct entry table[] = {
 	TEXT("inject", inject, "", "faults on purpose: NAME@N, NAME/N, POINT@N=WHAT, seed=N, with commas"),
 	CHOICE("log", log, "error|notice|debug", "notice", "how much is said on stderr"),
 	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
+	BYTES("host-memory", host_memory, 0, 1ull << 46, "0",
+	       "bytes of host memory that pages go to before they are given up; 0: none"),
 	NUMBER("page-tokens", page_tokens, 16, 256, "16", "positions in a page: 16, 32, 64, 128 or 256"),
 	NUMBER("context", context, 0, 1 << 20, "0", "positions of a session; 0: the model's"),
 	NUMBER("threads", threads, 0, 256, "0", "threads of the CPU device; 0: all cores"),

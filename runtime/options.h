@@ -19,6 +19,7 @@ struct options {
 	bool check, json;
 	uint64_t kv, isa, act, integrity, log; /* values of their enums */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
+	uint64_t host_memory;    /* bytes of the host slab; 0: none */
 	uint64_t page_tokens, context, threads;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */

@@ -39,6 +39,7 @@ static void picture_halve(struct picture *p)
 		p->host[i] = p->disk[i] = 0;
 	}
 	p->bucket_us *= 2;
+	p->sample_count = (p->sample_count + 1) / 2;
 }
 
 static uint64_t used(const struct world *w, enum account account)

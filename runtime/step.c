@@ -33,6 +33,7 @@ int step_open(struct daemon *d)
 		return -ERR_MEMORY;
 	memset(d->page_principal, 0xff, pages * sizeof *d->page_principal);
 	TRY(digests_open(d));
+	TRY(lower_open(d));
 	d->sched = sched_init(block, l);
 	d->job = engine_job(d->engine);
 	CHECK(d->job);
@@ -221,7 +222,7 @@ static void effect_do(struct daemon *d, const struct effect *e)
 		record_run(d, e, STORE_SHARE);
 		return;
 	case EFFECT_FREE:
-		if (!inject_now(&d->inject, INJECT_SKIP))
+		if (e->as.run.place == PLACE_DEVICE && !inject_now(&d->inject, INJECT_SKIP))
 			record_run(d, e, STORE_FREE);
 		return;
 	case EFFECT_QUARANTINE:
@@ -236,8 +237,10 @@ static void effect_do(struct daemon *d, const struct effect *e)
 	case EFFECT_CLOSED:
 		session_drop(d, (uint32_t)e->session_key);
 		return;
+	case EFFECT_COPY:
+		lower_copy(d, e);
+		return;
 	default:
-		CHECK(e->kind != EFFECT_COPY); /* no copies are asked for with one place */
 		return;
 	}
 }
@@ -257,6 +260,7 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 		engine_submit(d->engine, d->job);
 		d->job = NULL;
 	}
+	lower_submit(d);
 	if (!d->job)
 		d->job = engine_job(d->engine);
 	inside = false;
@@ -346,12 +350,14 @@ static void step_idle_done(struct daemon *d, struct engine_job *job)
 	engine_release(d->engine, job);
 	if (!d->job)
 		d->job = engine_job(d->engine);
+	lower_submit(d);
 }
 
 void step_batch_done(struct daemon *d, struct engine_job *job)
 {
 	(void)fault_pass(FAULT_BATCH);
 	digests_take(d, job);
+	lower_take(d, job);
 	if (job->batch == 0) {
 		step_idle_done(d, job);
 		return;

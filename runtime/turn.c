@@ -438,7 +438,8 @@ static void usage_fill(struct wire_usage *u, const struct effect *e, const struc
 	const uint64_t again = s->known > had ? (s->known - had < u->fresh ? s->known - had : u->fresh) : 0;
 	u->recomputed += again;
 	u->fresh -= again;
-	u->diverged_at = u->resident < u->prompt ? u->resident : WIRE_NONE;
+	const uint64_t there = u->resident + u->reloaded;
+	u->diverged_at = there < u->prompt ? there : WIRE_NONE;
 	if (u->diverged_at != WIRE_NONE) {
 		const char *why = !u->recomputed ? "new" : s->why_lost ? s->why_lost : "evicted";
 		u->diverged_why = (struct wire_str){why, strlen(why)};

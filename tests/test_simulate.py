@@ -132,6 +132,9 @@ def pictures():
         assert words in table.stdout, table.stdout
     root = xml.etree.ElementTree.parse(path).getroot()
     assert root.tag.endswith("svg") and len(list(root.iter())) > 100
+    hours = max(float(e.text[:-2]) for e in root.iter() if e.text and e.text.endswith(" h"))
+    span = real("swebench", "--memory", "200M")["span_s"] / 3600
+    assert span * 0.98 - 0.01 < hours < span * 1.02 + 0.01, (hours, span)  # the whole run, and no more
     run("--trace", DATA / "trace-swebench.jsonl", "--format", "swebench", "--memory", "200M", "--svg",
         "/nonexistent/x.svg", code=1)
 
