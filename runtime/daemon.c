@@ -200,14 +200,21 @@ static int text_open(struct daemon *d)
 	code = d->options.template_name[0] ? template_find(d->options.template_name, &d->template)
 					   : template_of_model(d->model, &d->template, reason);
 	if (code && d->options.template_name[0]) {
-		log_say(LOG_ERROR, "there is no chat template of that name (--template)");
+		char names[256] = "";
+		for (unsigned i = 0, n = 0; template_names(i); i++)
+			n += (unsigned)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+						template_names(i));
+		log_say(LOG_ERROR, "there is no chat template of that name (--template); known: %s", names);
 		return code;
 	}
 	if (code) {
-		log_say(LOG_NOTICE, "%s; serving raw tokens and text only", reason);
+		log_say(LOG_NOTICE, "%s; name a template with --template, or send raw tokens: "
+			"messages will be refused", reason);
 		d->template = NULL;
 	}
-	d->end_mark = tokenizer_find(d->tokenizer, "<|im_end|>");
+	d->call_mark = UINT32_MAX;
+	if (d->template)
+		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
 	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
 		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
@@ -367,6 +374,7 @@ static int daemon_open(struct daemon *d)
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
 	TRY(tables_open(d));
+	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
@@ -389,6 +397,7 @@ static void daemon_close(struct daemon *d)
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
+	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
 	keep_close(d);

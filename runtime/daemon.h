@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "clients/wire.h"
 #include "runtime/engine.h"
@@ -82,6 +83,7 @@ struct session {
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
+	uint64_t number;           /* in the recorded traffic; 0: not there yet */
 	uint64_t touched_us;       /* when a call last named it */
 	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
 	uint32_t kept_history, kept_marks;
@@ -138,6 +140,8 @@ struct call {
 	size_t text_length;     /* bytes of text so far */
 	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
+	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
+	size_t call_visible;
 	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
@@ -199,7 +203,7 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
-	uint32_t end_mark;        /* the token that the template closes a message with */
+	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
@@ -214,6 +218,8 @@ struct daemon {
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
 	struct stats stats;
+	FILE *traffic;          /* NULL: nothing is recorded */
+	uint64_t traffic_sessions;
 	bool draining, stopping, failed;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
@@ -399,6 +405,11 @@ void turns_deferred(struct daemon *d);
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
 /* What END says of a turn that ended so. */
 const char *turn_status(enum end end);
+/* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
+enum { TURN_ID_ROOM = 24 };
+void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][TURN_ID_ROOM]);
+/* Says in END's result why what looked like a call was none, if something did. */
+void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
@@ -452,6 +463,11 @@ void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e,
 void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
 			   size_t blob_length);
+
+/* traffic.c: the turns that were answered, as a trace. */
+int traffic_open(struct daemon *d);
+void traffic_turn(struct daemon *d, const struct call *c, struct session *s, const struct effect *e);
+void traffic_close(struct daemon *d);
 
 /* metrics.c */
 void histogram_add(struct histogram *h, uint64_t us);
