@@ -339,8 +339,8 @@ static int verify(const char *dir, bool json)
 	if (json)
 		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, \"clean\": %s, "
 		       "\"anchored\": %" PRIu64 ", \"tail\": %" PRIu64 ", \"error\": \"%s\"}\n",
-		       code ? "false" : "true", v.entries, v.rows, v.boot, v.clean ? "true" : "false", v.anchored, tail,
-		       code ? err_name(code) : "");
+		       code ? "false" : "true", v.entries, v.rows, v.boot, v.clean ? "true" : "false", v.anchored,
+		       tail, code ? err_name(code) : "");
 	else if (code == 0)
 		printf("whole: %" PRIu64 " entries to the head, %" PRIu64 " of them anchored, %" PRIu64
 		       " in the unanchored tail; %" PRIu64 " owner rows; boot %u%s\n", v.entries, v.anchored, tail,
