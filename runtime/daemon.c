@@ -436,26 +436,46 @@ static int exit_code(int code)
 	return code == 0 ? EXIT_DONE : code == -ERR_IN_USE ? EXIT_NOT_NOW : EXIT_FAILED;
 }
 
-int daemon_run(const struct options *options)
+static int daemon_begin(struct daemon *d, const struct options *options, struct plan *plan)
 {
-	static struct daemon daemon;
-	struct daemon *d = &daemon;
-	struct plan plan;
 	char reason[MODEL_REASON_MAX];
 	memset(d, 0, sizeof *d);
 	d->options = *options;
 	d->signals = d->lock = d->epoll = d->streams = -1;
 	log_level_set((enum log_level)options->log);
 	if (sodium_init() < 0)
-		return EXIT_FAILED;
+		return -ERR_INTERNAL;
 	randombytes_buf(d->boot, sizeof d->boot);
 	int code = model_open(options->model, &d->model, reason);
 	if (code)
 		log_say(LOG_ERROR, "%.400s: %s", options->model, reason);
 	if (!code)
 		code = text_open(d);
-	if (!code)
-		code = plan_make(d, &plan);
+	return code ? code : plan_make(d, plan);
+}
+
+int daemon_inside_open(struct daemon *d, const struct options *options)
+{
+	struct plan plan;
+	TRY(daemon_begin(d, options, &plan));
+	TRY(store_start(d));
+	TRY(device_open(d));
+	TRY(tables_open(d));
+	TRY(keep_open(d));
+	return keep_restore(d);
+}
+
+void daemon_inside_close(struct daemon *d)
+{
+	daemon_close(d);
+}
+
+int daemon_run(const struct options *options)
+{
+	static struct daemon daemon;
+	struct daemon *d = &daemon;
+	struct plan plan;
+	int code = daemon_begin(d, options, &plan);
 	if (!code && options->check) {
 		plan_print(d, &plan);
 	} else if (!code) {

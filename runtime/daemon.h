@@ -116,6 +116,8 @@ struct call {
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
+	uint64_t poked_batch;
+	bool poked;             /* a fault was made on purpose in its turn: at most one */
 	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
 	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
@@ -259,10 +261,13 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
+	/* Takes every message in the socket's place: the self-test's. */
+	int (*sink)(struct daemon *d, uint8_t type, uint64_t channel, const void *body, size_t length,
+		    const void *blob, size_t blob_length);
 	uint8_t *scratch;       /* for what is kept */
 	int streams;            /* the file of what was sent */
 	bool restore_other;     /* what is restored was made with another model or plan */
-	uint64_t swept_us;
+	uint64_t swept_us, poke_steps_max; /* steps from a fault on purpose to its being found */
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
 	uint32_t forgotten_next;
 	struct inject inject;
@@ -466,7 +471,8 @@ bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
 /* Pages at rest are compared, a few. Returns when to be called next. */
 uint64_t digests_scrub(struct daemon *d);
 /* The faults of --inject on an entry, whose pages are in d->refs. */
-void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages, bool resumes);
+void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
+		  bool resumes, uint64_t batch);
 
 /* move.c */
 void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
@@ -493,5 +499,8 @@ size_t stop_find(const struct wire_str *stop, uint32_t count, const char *text, 
 
 /* daemon.c: everything from opening to closing; returns the exit code. */
 int daemon_run(const struct options *options);
+/* All but the endpoint and its lock, for a daemon with a sink; close what was opened in any case. */
+int daemon_inside_open(struct daemon *d, const struct options *options);
+void daemon_inside_close(struct daemon *d);
 
 #endif

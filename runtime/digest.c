@@ -152,45 +152,44 @@ uint64_t digests_scrub(struct daemon *d)
 	return d->scrub_next_us;
 }
 
-void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages, bool resumes)
+/* One fault in a turn at most, so that it can be told what found it. */
+void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
+		  bool resumes, uint64_t batch)
 {
 	struct inject *n = &d->inject;
 	const uint32_t full = e->position_first / d->limits.page_tokens;
-	if (!n->on)
+	if (!n->on || c->poked)
 		return;
 	struct page_ref *at = &d->refs[inject_random(n, pages)];
+	const struct page_ref *idle = resumes && full ? &d->refs[inject_random(n, full)] : NULL;
+	c->poked = true;
+	c->poked_batch = batch;
 	if (inject_now(n, INJECT_TAG_DEVICE)) {
 		poke(d, POKE_TAG, at->page, 1ull << inject_random(n, 64));
 		told(INJECT_TAG_DEVICE, at->page);
-	}
-	if (inject_now(n, INJECT_DOUBLE)) {
+	} else if (inject_now(n, INJECT_DOUBLE)) {
 		poke(d, POKE_GIVE, at->page, 1ull << GIVEN_TAG_BIT | ++n->random);
 		told(INJECT_DOUBLE, at->page);
-	}
-	if (inject_now(n, INJECT_EARLY)) {
+	} else if (inject_now(n, INJECT_EARLY)) {
 		poke(d, POKE_TAKE, at->page, 1ull << GIVEN_TAG_BIT | ++n->random);
 		told(INJECT_EARLY, at->page);
-	}
-	/* Those beyond the first full ones with a digest are not at rest. */
-	if (resumes && full && d->options.digest != DIGEST_OFF) {
-		const struct page_ref *idle = &d->refs[inject_random(n, full)];
-		if (d->sums[idle->page].tag == idle->tag && inject_now(n, INJECT_BITS_IDLE)) {
-			poke(d, POKE_BIT, idle->page, inject_random(n, d->limits.group[0].page_bytes * 8));
-			told(INJECT_BITS_IDLE, idle->page);
-		}
-	}
-	if (!resumes && inject_now(n, INJECT_BITS_LIVE))
-		poke(d, POKE_BIT, at->page, inject_random(n, d->limits.group[0].page_bytes * 8));
-	if (inject_now(n, INJECT_TAG_TABLE)) {
+	} else if (inject_now(n, INJECT_TAG_TABLE)) {
 		told(INJECT_TAG_TABLE, at->page);
 		at->tag ^= 1ull << inject_random(n, 64);
-	}
-	if (pages > 1 && inject_now(n, INJECT_SWAP)) {
-		const uint32_t i = (uint32_t)(at - d->refs);
+	} else if (pages > 1 && inject_now(n, INJECT_SWAP)) {
+		const uint32_t i = (uint32_t)(at - d->refs), page = at->page;
 		struct page_ref *other = &d->refs[(i + 1 + inject_random(n, pages - 1)) % pages];
-		const uint32_t page = at->page;
 		told(INJECT_SWAP, page);
 		at->page = other->page;
 		other->page = page;
+	} else if (idle && d->options.digest != DIGEST_OFF && d->sums[idle->page].tag == idle->tag &&
+		   d->sums[idle->page].asked == idle->tag && inject_now(n, INJECT_BITS_IDLE)) {
+		/* The last of them have no digest yet: those are not at rest. */
+		poke(d, POKE_BIT, idle->page, inject_random(n, d->limits.group[0].page_bytes * 8));
+		told(INJECT_BITS_IDLE, idle->page);
+	} else {
+		c->poked = false;
+		if (!resumes && inject_now(n, INJECT_BITS_LIVE))
+			poke(d, POKE_BIT, at->page, inject_random(n, d->limits.group[0].page_bytes * 8));
 	}
 }

@@ -415,11 +415,10 @@ static void audit(struct daemon *d)
 	sched_audit(d->sched);
 }
 
-static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
+void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 {
 	d->now_us = loop_clock_us();
 	d->loop_turns++;
-	signals_take(d);
 	engine_take(d);
 	store_take(d);
 	if (d->now_us >= sched_deadline_us(d->sched) && step_room(d)) {
@@ -427,7 +426,7 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 					.now_us = d->now_us};
 		step(d, &e, NULL);
 	}
-	*more = messages_take(d);
+	*more = d->sink ? false : messages_take(d);
 	turns_deferred(d);
 	peers_flush(d);
 	calls_flush(d);
@@ -441,8 +440,15 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	const uint64_t scrub = digests_scrub(d);
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
-	engine_watch(d);
 	audit(d);
+}
+
+static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
+{
+	d->now_us = loop_clock_us();
+	signals_take(d);
+	loop_work(d, more, calls_next);
+	engine_watch(d);
 }
 
 /* The device or the log is lost: who waits for an END gets one. */

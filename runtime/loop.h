@@ -11,4 +11,7 @@
 uint64_t loop_clock_us(void); /* the clock of all events */
 int loop_run(struct daemon *d);
 
+/* One turn of the loop without signals and descriptors, for a daemon with a sink. */
+void loop_work(struct daemon *d, bool *more, uint64_t *calls_next);
+
 #endif

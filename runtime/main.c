@@ -4,9 +4,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "runtime/audit.h"
 #include "runtime/daemon.h"
 #include "runtime/inspect.h"
 #include "runtime/program.h"
+#include "runtime/selftest.h"
 #include "runtime/simulate.h"
 
 struct program {
@@ -17,6 +19,7 @@ struct program {
 static const struct program programs[] = {
 	{"inspect", inspect_main},       {"tokenize", tokenize_main}, {"logits", logits_main},
 	{"perplexity", perplexity_main}, {"bench", bench_main},
+	{"selftest", selftest_main},     {"audit", audit_main},
 	{"simulate", simulate_main},
 };
 

@@ -82,6 +82,8 @@ int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, u
 	CHECK(p->used);
 	if (p->gone)
 		return -ERR_CLOSED;
+	if (d->sink)
+		return d->sink(d, type, channel, body, length, blob, blob_length);
 	const struct wire_header header = {.type = type, .flags = blob ? WIRE_FLAG_BLOB : 0,
 					   .channel = channel, .seq = seq};
 	uint8_t bytes[WIRE_HEADER_BYTES];

@@ -111,7 +111,7 @@ static void assign(struct daemon *d, const struct effect *e)
 }
 
 /* One entry of the scheduler's batch becomes a sequence with its pages and rows. */
-static void entry_build(struct daemon *d, uint32_t i)
+static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 {
 	static const uint32_t page_position[OPS_GROUP_MAX];
 	const struct batch_entry *e = &d->entry[i];
@@ -129,7 +129,7 @@ static void entry_build(struct daemon *d, uint32_t i)
 	CHECK(sched_page_table(d->sched, e->session, 0, 0, pages, d->refs) >= pages);
 	const bool resumes = !d->calls[d->entry_call[i]].begun && e->position_first > 0;
 	digests_entry(d, e, resumes);
-	inject_entry(d, e, pages, resumes);
+	inject_entry(d, &d->calls[d->entry_call[i]], e, pages, resumes, batch);
 	d->calls[d->entry_call[i]].begun = true;
 	for (uint32_t p = 0; p < pages; p++)
 		batch_page(b, 0, d->refs[p].page, d->refs[p].tag);
@@ -151,7 +151,7 @@ static void batch_build(struct daemon *d, const struct effect *e)
 	uint32_t samples = 0;
 	batch_begin(job->builder);
 	for (uint32_t i = 0; i < d->entry_count; i++) {
-		entry_build(d, i);
+		entry_build(d, i, e->as.batch.batch);
 		d->entry_sample[i] = d->entry[i].sample ? samples++ : NONE;
 	}
 	job->block = batch_end(job->builder);
@@ -293,8 +293,9 @@ void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, 
 		memcpy(r.op, c->op.bytes, sizeof r.op);
 	step_record(d, &r);
 	d->incidents[reason]++;
-	log_say(LOG_ERROR, "integrity: page %u of group %u: %s (tag %" PRIu64 ", found %" PRIu64 ")%s", f->page,
-		f->group, names[reason], page.tag, f->found, c ? "; its turn is over, the page is quarantined" : "");
+	log_say(d->sink ? LOG_DEBUG : LOG_ERROR,
+		"integrity: page %u of group %u: %s (tag %" PRIu64 ", found %" PRIu64 ")%s", f->page, f->group,
+		names[reason], page.tag, f->found, c ? "; its turn is over, the page is quarantined" : "");
 	if (d->options.integrity != INTEGRITY_ABORT)
 		return;
 	if (d->store)
@@ -303,8 +304,11 @@ void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, 
 	CHECK(d->options.integrity != INTEGRITY_ABORT);
 }
 
-static void integrity_found(struct daemon *d, uint32_t call, const struct ops_fault *f)
+static void integrity_found(struct daemon *d, uint32_t call, const struct ops_fault *f, uint64_t batch)
 {
+	const struct call *c = &d->calls[call];
+	if (c->poked && batch - c->poked_batch > d->poke_steps_max)
+		d->poke_steps_max = batch - c->poked_batch;
 	struct page_view page = {0};
 	sched_page(d->sched, f->group, f->page, &page);
 	step_incident(d, f, digest_bad(d, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
@@ -324,7 +328,7 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 		r->end = END_INTEGRITY;
 		r->page = job->faults[i].page;
 		r->group = job->faults[i].group;
-		integrity_found(d, call, &job->faults[i]);
+		integrity_found(d, call, &job->faults[i], job->batch);
 		return;
 	}
 	r->computed = e->row_count;

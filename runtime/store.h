@@ -44,6 +44,8 @@ struct store_record {
 	uint32_t group, page_first, page_count, position_first;
 	uint64_t tag_first;
 	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag */
+	/* TURN_END says more: position_first the prompt's tokens, of which page_first were resident,
+	   tag_first >> 32 reloaded, group recomputed, tag_first's lower half new. */
 };
 
 struct store_options {

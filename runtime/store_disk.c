@@ -239,7 +239,7 @@ static int uuid_write(struct store_disk *disk, char *reason)
 	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot write the file 'uuid.new'", err);
 }
 
-int store_disk_lock(const char *dir, struct store_disk *disk, char *reason)
+int store_disk_lock(const char *dir, struct store_disk *disk, bool *in_use, char *reason)
 {
 	const char *warning;
 	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
@@ -256,6 +256,13 @@ int store_disk_lock(const char *dir, struct store_disk *disk, char *reason)
 		err = store_refuse(reason, -ERR_NO_FILE, "audit log '%s': there is none", dir);
 	if (err == 0)
 		err = lock_take(disk, reason);
+	/* Never a second time in the process that has it: LMDB does not bear that. */
+	*in_use = err == -ERR_IN_USE && lock_holder(disk) != (long)getpid();
+	if (*in_use) {
+		close(disk->lock_fd);
+		disk->lock_fd = -1;
+		err = 0;
+	}
 	if (err != 0)
 		store_disk_close(disk);
 	return err;

@@ -9,7 +9,8 @@
  *	beacon              see store_beacon.c
  *	data.mdb, lock.mdb  LMDB's, with these databases:
  *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8, beacon
- *		the ids of the beacon's places that were made entries of
+ *		the ids of the beacon's places that were made entries of, span u32 the
+ *		positions of a page
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
  *	principal, session, turn, call, idem, expires: see store.h; a value ends in its sum
  *	own     place << 56 | group << 48 | page, native -> struct store_own
@@ -100,8 +101,9 @@ struct store_disk {
 /* store_disk.c: the directory, the lock, the environment. On failure nothing stays open. */
 int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,
 		    const char **warning);
-/* Locks the directory and reads its uuid; for readers, which open the environment themselves. */
-int store_disk_lock(const char *dir, struct store_disk *disk, char *reason);
+/* Locks the directory, or says that a daemon has it, and reads its uuid; for readers, which open the
+   environment themselves. */
+int store_disk_lock(const char *dir, struct store_disk *disk, bool *in_use, char *reason);
 void store_disk_close(struct store_disk *disk);
 /* One line into reason (may be NULL); returns code. */
 __attribute__((format(printf, 3, 4)))
@@ -179,7 +181,8 @@ int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth de
 /* In a child, which is all that a crafted file can crash. */
 int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
 		     enum store_found *found, char *reason);
-/* Opens data.mdb for reading without touching lock.mdb; the caller holds our lock. */
-int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char *reason);
+/* Opens data.mdb for reading; without touching lock.mdb if the caller holds our lock, else (live) as
+   one of its readers. */
+int store_open_reading(const char *dir, uint64_t map_bytes, bool live, MDB_env **env, char *reason);
 
 #endif

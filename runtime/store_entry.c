@@ -182,6 +182,13 @@ int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct s
 	return entry_put(entry, txn, disk, head, STORE_STEP_END, flags);
 }
 
+static int meta_put(MDB_txn *txn, MDB_dbi meta, const char *name, const void *data, size_t bytes)
+{
+	MDB_val key = {strlen(name), (void *)name}, value = {bytes, (void *)data};
+	int rc = mdb_put(txn, meta, &key, &value, 0);
+	return rc == 0 ? 0 : store_code(rc);
+}
+
 int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
 		   uint32_t page_tokens)
 {
@@ -193,6 +200,7 @@ int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_hea
 	msgpack_pack_bin(&p, STORE_UUID);
 	msgpack_pack_bin_body(&p, disk->uuid, STORE_UUID);
 	msgpack_pack_uint32(&p, page_tokens);
+	TRY(meta_put(txn, disk->meta, "span", &page_tokens, sizeof page_tokens));
 	return entry_put(&entry, txn, disk, head, STORE_BOOT, disk->clean ? 0 : STORE_FLAG_UNCLEAN);
 }
 
@@ -285,13 +293,6 @@ int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t 
 			return store_code(rc);
 	}
 	return 0;
-}
-
-static int meta_put(MDB_txn *txn, MDB_dbi meta, const char *name, const void *data, size_t bytes)
-{
-	MDB_val key = {strlen(name), (void *)name}, value = {bytes, (void *)data};
-	int rc = mdb_put(txn, meta, &key, &value, 0);
-	return rc == 0 ? 0 : store_code(rc);
 }
 
 int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct store_head *head,

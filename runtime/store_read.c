@@ -23,21 +23,44 @@ struct store_reader {
 	struct store_walk walk;
 	MDB_txn *txn;
 	MDB_dbi audit, own;
+	bool live;        /* a daemon runs beside */
+	uint32_t reads;   /* of this transaction */
+	uint32_t page_tokens;
 };
+
+enum { READS_MAX = 4096 }; /* of one transaction beside a daemon: some milliseconds */
+
+/* Not longer than a moment in one transaction: old pages of the file are free again for the writer. */
+static int reader_pace(struct store_reader *r)
+{
+	if (!r->live || ++r->reads < READS_MAX)
+		return 0;
+	r->reads = 0;
+	mdb_txn_reset(r->txn);
+	const int rc = mdb_txn_renew(r->txn);
+	return rc == 0 ? 0 : store_code(rc);
+}
 
 static int reader_begin(struct store_reader *r, enum store_depth depth, char *reason)
 {
-	enum store_found found;
-	TRY(store_walk_child(r->disk.dir, map_bytes, &r->disk, &found, reason));
+	enum store_found found = STORE_WHOLE;
+	if (!r->live)
+		TRY(store_walk_child(r->disk.dir, map_bytes, &r->disk, &found, reason));
 	if (found == STORE_EMPTY)
 		return store_refuse(reason, -ERR_BAD_FILE, "audit log: data.mdb has none of its tables");
-	TRY(store_open_reading(r->disk.dir, map_bytes, &r->disk.env, reason));
+	TRY(store_open_reading(r->disk.dir, map_bytes, r->live, &r->disk.env, reason));
 	TRY(store_walk(r->disk.env, r->disk.uuid, depth, &r->walk, &found, reason));
 	int rc = mdb_txn_begin(r->disk.env, NULL, MDB_RDONLY, &r->txn);
 	if (rc == 0)
 		rc = mdb_dbi_open(r->txn, "audit", MDB_INTEGERKEY, &r->audit);
 	if (rc == 0)
 		rc = mdb_dbi_open(r->txn, "own", MDB_INTEGERKEY, &r->own);
+	MDB_dbi meta;
+	MDB_val key = {4, "span"}, value;
+	r->page_tokens = 16;
+	if (rc == 0 && mdb_dbi_open(r->txn, "meta", 0, &meta) == 0 && mdb_get(r->txn, meta, &key, &value) == 0 &&
+	    value.mv_size == sizeof r->page_tokens)
+		memcpy(&r->page_tokens, value.mv_data, sizeof r->page_tokens);
 	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
 }
 
@@ -50,7 +73,7 @@ static int reader_open(const char *dir, enum store_depth depth, struct store_rea
 	struct store_reader *r = calloc(1, sizeof *r);
 	if (r == NULL)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
-	int err = store_disk_lock(dir, &r->disk, reason);
+	int err = store_disk_lock(dir, &r->disk, &r->live, reason);
 	if (err == 0)
 		err = reader_begin(r, depth, reason);
 	if (err != 0)
@@ -161,11 +184,65 @@ static bool body_read(const msgpack_object *body, struct store_read_entry *out)
 	return true;
 }
 
-int store_reader_entry(const struct store_reader *reader, uint64_t seq,
-		       struct store_read_entry *out)
+uint64_t store_reader_first(const struct store_reader *reader)
+{
+	return reader->walk.head.seq ? 1 : 0;
+}
+
+uint32_t store_reader_page_tokens(const struct store_reader *reader)
+{
+	return reader->page_tokens;
+}
+
+int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns)
 {
 	MDB_val key = {sizeof seq, &seq}, value;
 	struct store_header header;
+	TRY(reader_pace(reader));
+	const int rc = mdb_get(reader->txn, reader->audit, &key, &value);
+	if (rc != 0)
+		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
+	if (value.mv_size < sizeof header)
+		return -ERR_BAD_FILE;
+	memcpy(&header, value.mv_data, sizeof header);
+	*wall_ns = header.wall_ns;
+	return 0;
+}
+
+int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
+		      uint64_t *found)
+{
+	for (;;) {
+		MDB_cursor *cursor;
+		MDB_val key = {sizeof seq, &seq}, value;
+		int rc = mdb_cursor_open(reader->txn, reader->audit, &cursor);
+		uint32_t left = READS_MAX;
+		if (rc != 0)
+			return store_code(rc);
+		for (rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE); rc == 0 && left > 0; left--) {
+			uint64_t at;
+			memcpy(&at, key.mv_data, sizeof at);
+			if (memmem(value.mv_data, value.mv_size, bytes, count)) {
+				mdb_cursor_close(cursor);
+				*found = at;
+				return 0;
+			}
+			seq = at + 1;
+			rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+		}
+		mdb_cursor_close(cursor);
+		if (rc != 0)
+			return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
+		reader->reads = READS_MAX;
+		TRY(reader_pace(reader));
+	}
+}
+
+int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_read_entry *out)
+{
+	MDB_val key = {sizeof seq, &seq}, value;
+	struct store_header header;
+	TRY(reader_pace(reader));
 	int rc = mdb_get(reader->txn, reader->audit, &key, &value);
 	if (rc != 0)
 		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
@@ -219,6 +296,7 @@ int store_verify(const char *dir, struct store_verified *out, char *reason)
 	struct store_reader *r;
 	*out = (struct store_verified){0};
 	TRY(reader_open(dir, WALK_ALL, &r, reason));
+	out->anchored = 0;
 	*out = (struct store_verified){
 		.entries = r->walk.entries, .rows = r->walk.rows, .boot = r->walk.head.boot,
 		.clean = r->walk.clean,

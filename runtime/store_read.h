@@ -1,8 +1,8 @@
 /*
- * Reads a store that no daemon holds: entries, owner rows, and whether the whole of it is
- * sound. Takes the daemon's lock for as long as it is open (-ERR_IN_USE while a daemon runs),
- * writes nothing but its process number there. A file that crashes its reader is found by a
- * child first, as at the daemon's start.
+ * Reads a store: entries, owner rows, and whether the whole of it is sound. Where no daemon holds it,
+ * its lock is taken as long as it is open, and a file that crashes its reader is found by a child
+ * first, as at the daemon's start. Beside a running daemon it is read through LMDB's own table of
+ * readers, in short transactions, so that it neither holds the writer up nor lets the file grow.
  */
 #ifndef HOLDFAST_RUNTIME_STORE_READ_H
 #define HOLDFAST_RUNTIME_STORE_READ_H
@@ -12,6 +12,13 @@
 struct store_reader;
 int store_reader_open(const char *dir, struct store_reader **out, char *reason);
 void store_reader_close(struct store_reader **reader);
+/* The first entry's number; what an entry's clock said, without taking it apart; the next entry from
+   seq on that has those bytes in it (-ERR_NOT_FOUND: none). */
+uint64_t store_reader_first(const struct store_reader *reader);
+int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns);
+int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
+		      uint64_t *found);
+uint32_t store_reader_page_tokens(const struct store_reader *reader); /* of the last boot */
 uint64_t store_reader_last(const struct store_reader *reader); /* the last entry's number, 0: none */
 uint32_t store_reader_boot(const struct store_reader *reader); /* the last boot's number */
 bool store_reader_clean(const struct store_reader *reader);    /* ended by store_close */
@@ -28,7 +35,7 @@ struct store_read_entry {
 	struct store_record records[STORE_ENTRY_RECORDS];
 };
 /* -ERR_NOT_FOUND: no such number. -ERR_BAD_FILE: the entry does not decode. */
-int store_reader_entry(const struct store_reader *reader, uint64_t seq,
+int store_reader_entry(struct store_reader *reader, uint64_t seq,
 		       struct store_read_entry *out);
 
 enum store_row_state { STORE_ROW_FREE, STORE_ROW_OWNED, STORE_ROW_SHARED, STORE_ROW_QUARANTINED };
@@ -42,7 +49,7 @@ int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t
 
 /* Every entry's hash, every row's crc, the head. reason says the first fault. */
 struct store_verified {
-	uint64_t entries, rows;
+	uint64_t entries, rows, anchored; /* anchored: up to which entry an anchor vouches */
 	uint32_t boot;
 	bool clean;
 };

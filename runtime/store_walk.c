@@ -305,7 +305,7 @@ int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth de
 	return err;
 }
 
-int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char *reason)
+int store_open_reading(const char *dir, uint64_t map_bytes, bool live, MDB_env **env, char *reason)
 {
 	*env = NULL;
 	int rc = mdb_env_create(env);
@@ -315,7 +315,7 @@ int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char 
 		rc = mdb_env_set_maxdbs(*env, STORE_DBS_MAX);
 	/* Our own lock keeps every writer out, so LMDB's is not needed. */
 	if (rc == 0)
-		rc = mdb_env_open(*env, dir, MDB_RDONLY | MDB_NOLOCK | MDB_NOTLS, 0600);
+		rc = mdb_env_open(*env, dir, MDB_RDONLY | (live ? 0 : MDB_NOLOCK) | MDB_NOTLS, 0600);
 	if (rc == 0)
 		return 0;
 	if (*env != NULL)
@@ -350,7 +350,7 @@ static void child_run(const char *dir, uint64_t map_bytes, const uint8_t uuid[ST
 	int null = open("/dev/null", O_WRONLY);
 	if (null >= 0)
 		dup2(null, 2); /* LMDB's assertions speak there */
-	verdict.err = store_open_reading(dir, map_bytes, &env, verdict.reason);
+	verdict.err = store_open_reading(dir, map_bytes, false, &env, verdict.reason);
 	if (verdict.err == 0)
 		verdict.err = store_walk(env, uuid, WALK_TAIL, &walk, &verdict.found, verdict.reason);
 	ssize_t n = write(pipe_fd, &verdict, sizeof verdict);

@@ -450,6 +450,10 @@ static void record_end(struct daemon *d, const struct call *c, const struct sess
 		       const struct effect *e)
 {
 	struct store_record r = {.kind = STORE_TURN_END, .principal = s->principal, .turn = (uint32_t)s->turn,
+				 .position_first = e->as.end.prompt_tokens,
+				 .page_first = e->as.end.resident,
+				 .group = e->as.end.recomputed,
+				 .tag_first = (uint64_t)e->as.end.reloaded << 32 | e->as.end.fresh,
 				 .value = {e->as.end.sampled, e->as.end.end}};
 	memcpy(r.session, s->id.bytes, sizeof r.session);
 	memcpy(r.op, c->op.bytes, sizeof r.op);

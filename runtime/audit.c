@@ -1,0 +1,446 @@
+/*
+ * Questions to the audit log. Who held a page at a time; all pages of a session; where a turn's
+ * context came from; what happened between two times; incidents; whether the log is whole; all of it
+ * as JSON lines.
+ *
+ * A time is found by halving, since entries are in order; a session by its id's bytes, before an
+ * entry is taken apart; a page from its owner row, or backwards from the time.
+ */
+#include "config.h"
+
+#include "runtime/audit.h"
+
+#include <inttypes.h>
+#include <sodium.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "runtime/store_read.h"
+#include "sched/check.h"
+
+struct ask {
+	struct store_reader *reader;
+	bool json;
+	uint64_t looked, found;
+	struct store_read_entry entry;
+};
+
+static const char *const kinds[STORE_KIND_COUNT] = {
+	"boot", "shutdown", "assign", "share", "free", "quarantine", "session_open", "session_close",
+	"turn_end", "incident", "config", "step_end",
+};
+static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant"};
+static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
+
+static const char *reason_name(const struct store_record *r)
+{
+	if (r->kind == STORE_INCIDENT)
+		return r->reason < REASON_COUNT ? reasons[r->reason] : "other";
+	return r->reason < sizeof lost / sizeof lost[0] ? lost[r->reason] : "other";
+}
+
+static void time_text(uint64_t ns, char out[40])
+{
+	const time_t s = (time_t)(ns / 1000000000);
+	struct tm tm;
+	char text[24];
+	gmtime_r(&s, &tm);
+	strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
+	snprintf(out, 40, "%s.%03uZ", text, (unsigned)(ns / 1000000 % 1000));
+}
+
+/* Seconds since 1970, or YYYY-MM-DDTHH:MM:SS in UTC. */
+static bool time_read(const char *text, uint64_t *ns)
+{
+	struct tm tm = {0};
+	char *end;
+	const char *rest = strptime(text, "%Y-%m-%dT%H:%M:%S", &tm);
+	double fraction = 0;
+	if (rest) {
+		if (*rest == '.')
+			fraction = strtod(rest, &end), rest = end;
+		*ns = (uint64_t)timegm(&tm) * 1000000000u + (uint64_t)(fraction * 1e9);
+		return *rest == 0 || strcmp(rest, "Z") == 0;
+	}
+	const double seconds = strtod(text, &end);
+	if (text[0] < '0' || text[0] > '9' || *end || seconds > 1e11)
+		return false;
+	*ns = (uint64_t)(seconds * 1e9);
+	return true;
+}
+
+static bool id_read(const char *text, uint8_t out[16])
+{
+	size_t n = 0;
+	const char *end = NULL;
+	return sodium_hex2bin(out, 16, text, strlen(text), NULL, &n, &end) == 0 && n == 16 && *end == 0;
+}
+
+static void id_text(const uint8_t id[16], char out[33])
+{
+	static const uint8_t none[16];
+	out[0] = 0;
+	if (memcmp(id, none, sizeof none) != 0)
+		sodium_bin2hex(out, 33, id, 16);
+}
+
+static void record_json(const struct store_read_entry *e, const struct store_record *r)
+{
+	char when[40], session[33], op[33];
+	time_text(e->wall_ns, when);
+	id_text(r->session, session);
+	id_text(r->op, op);
+	printf("{\"seq\": %" PRIu64 ", \"time\": \"%s\", \"boot\": %u, \"step\": %" PRIu64 ", \"kind\": \"%s\", "
+	       "\"reason\": \"%s\", \"principal\": %u, \"session\": \"%s\", \"op\": \"%s\", \"turn\": %u, "
+	       "\"place\": %u, \"group\": %u, \"page\": %u, \"pages\": %u, \"position\": %u, \"tag\": %" PRIu64
+	       ", \"value\": [%" PRIu64 ", %" PRIu64 "]}\n",
+	       e->seq, when, e->boot, e->step, kinds[r->kind], reason_name(r), r->principal, session, op, r->turn,
+	       r->place, r->group, r->page_first, r->page_count, r->position_first, r->tag_first, r->value[0],
+	       r->value[1]);
+}
+
+static void record_line(const struct store_read_entry *e, const struct store_record *r)
+{
+	char when[40], session[33], pages[40] = "";
+	time_text(e->wall_ns, when);
+	id_text(r->session, session);
+	if (r->page_count)
+		snprintf(pages, sizeof pages, "%u..%u", r->page_first, r->page_first + r->page_count - 1);
+	printf("%10" PRIu64 "  %s  %-13s %-10s %-13s %8u  %12" PRIu64 "  %4u  %-12.12s %s\n", e->seq, when,
+	       kinds[r->kind], reason_name(r), pages, r->position_first, r->tag_first, r->turn, session,
+	       e->partial ? "+" : "");
+}
+
+static void head_line(const struct ask *a)
+{
+	if (!a->json)
+		printf("%10s  %-24s  %-13s %-10s %-13s %8s  %12s  %4s  %s\n", "entry", "time", "kind", "reason",
+		       "pages", "position", "tag", "turn", "session");
+}
+
+static void record_show(struct ask *a, const struct store_record *r)
+{
+	a->found++;
+	if (a->json)
+		record_json(&a->entry, r);
+	else
+		record_line(&a->entry, r);
+}
+
+/* A boot or shutdown, as a record of its own. */
+static void mark_show(struct ask *a)
+{
+	const struct store_record r = {.kind = a->entry.kind, .turn = a->entry.boot};
+	if (a->entry.kind != STORE_STEP_END)
+		record_show(a, &r);
+}
+
+static int entry_at(struct ask *a, uint64_t seq)
+{
+	a->looked++;
+	return store_reader_entry(a->reader, seq, &a->entry);
+}
+
+/* The first entry at or after a time; one past the last if there is none. */
+static int seq_of(struct ask *a, uint64_t ns, uint64_t *out)
+{
+	uint64_t low = store_reader_first(a->reader), high = store_reader_last(a->reader) + 1;
+	while (low < high) {
+		const uint64_t middle = low + (high - low) / 2;
+		uint64_t wall;
+		TRY(store_reader_wall(a->reader, middle, &wall));
+		a->looked++;
+		if (wall < ns)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	*out = low;
+	return 0;
+}
+
+static bool covers(const struct store_record *r, uint32_t group, uint32_t page)
+{
+	return r->kind >= STORE_ASSIGN && r->kind <= STORE_QUARANTINE && r->group == group &&
+	       page >= r->page_first && page - r->page_first < r->page_count;
+}
+
+/* Backwards from the time: events of the page up to the assignment that began its holding. */
+static int ask_page(struct ask *a, uint32_t page, const char *at)
+{
+	uint64_t seq = store_reader_last(a->reader) + 1, ns;
+	struct store_row row;
+	const int known = store_reader_row(a->reader, 0, 0, page, &row);
+	if (at && !time_read(at, &ns))
+		return -ERR_BAD_ARG;
+	if (at)
+		TRY(seq_of(a, ns, &seq));
+	/* The row names the last entry that changed it: nothing lies between. */
+	if (known == 0 && row.last_seq < seq)
+		seq = row.last_seq + 1;
+	head_line(a);
+	for (seq--; seq >= store_reader_first(a->reader) && seq > 0; seq--) {
+		TRY(entry_at(a, seq));
+		if (a->entry.kind == STORE_BOOT)
+			break; /* memory begins anew with each boot */
+		for (uint32_t i = a->entry.count; i-- > 0;) {
+			struct store_record r = a->entry.records[i];
+			if (!covers(&r, 0, page))
+				continue;
+			r.position_first += (page - r.page_first) * store_reader_page_tokens(a->reader);
+			r.tag_first += page - r.page_first;
+			r.page_first = page;
+			r.page_count = 1;
+			record_show(a, &r);
+			if (r.kind == STORE_ASSIGN)
+				return 0;
+		}
+	}
+	return 0;
+}
+
+/* Every record that names the session, of all kinds or of one turn. */
+static int ask_session(struct ask *a, const char *text, const char *turn)
+{
+	uint8_t id[16];
+	uint64_t seq = 0;
+	char *end = NULL;
+	const unsigned long wanted = turn ? strtoul(turn, &end, 10) : 0;
+	if (!id_read(text, id) || (turn && (*end || turn[0] < '0' || turn[0] > '9')))
+		return -ERR_BAD_ARG;
+	head_line(a);
+	while (store_reader_find(a->reader, seq + 1, id, sizeof id, &seq) == 0) {
+		TRY(entry_at(a, seq));
+		for (uint32_t i = 0; i < a->entry.count; i++) {
+			const struct store_record *r = &a->entry.records[i];
+			if (memcmp(r->session, id, sizeof id) != 0 || (turn && r->turn > wanted))
+				continue;
+			record_show(a, r);
+			/* Its END closes the question: what came before is where its context came from. */
+			if (turn && r->kind == STORE_TURN_END && r->turn == wanted + 1)
+				return 0;
+		}
+	}
+	return 0;
+}
+
+static void turn_origin(const struct ask *a, const struct store_record *r)
+{
+	const uint64_t reloaded = r->tag_first >> 32, fresh = r->tag_first & 0xffffffffu;
+	static const char text[] = "turn %u: a prompt of %u tokens, of which %u were resident, %" PRIu64
+		" reloaded, %u recomputed, %" PRIu64 " new; %" PRIu64 " sampled\n";
+	static const char json[] = "{\"turn\": %u, \"prompt\": %u, \"resident\": %u, \"reloaded\": %" PRIu64
+		", \"recomputed\": %u, \"new\": %" PRIu64 ", \"sampled\": %" PRIu64 "}\n";
+	if (a->json)
+		printf(json, r->turn - 1, r->position_first, r->page_first, reloaded, r->group, fresh, r->value[0]);
+	else
+		printf(text, r->turn - 1, r->position_first, r->page_first, reloaded, r->group, fresh, r->value[0]);
+}
+
+/* The turn's own numbers, then the pages that the session had got by then, with the turn that
+   computed them. */
+static int ask_turn(struct ask *a, const char *text, const char *turn)
+{
+	uint8_t id[16];
+	uint64_t seq = 0;
+	char *end;
+	const unsigned long wanted = strtoul(turn, &end, 10);
+	if (!id_read(text, id) || *end || turn[0] < '0' || turn[0] > '9')
+		return -ERR_BAD_ARG;
+	head_line(a);
+	while (store_reader_find(a->reader, seq + 1, id, sizeof id, &seq) == 0) {
+		TRY(entry_at(a, seq));
+		for (uint32_t i = 0; i < a->entry.count; i++) {
+			const struct store_record *r = &a->entry.records[i];
+			if (memcmp(r->session, id, sizeof id) != 0)
+				continue;
+			const bool page = r->kind >= STORE_ASSIGN && r->kind <= STORE_QUARANTINE;
+			if (page && r->turn <= wanted)
+				record_show(a, r);
+			if (r->kind == STORE_TURN_END && r->turn == wanted + 1) {
+				turn_origin(a, r);
+				a->found++;
+				return 0;
+			}
+		}
+	}
+	return -ERR_NOT_FOUND;
+}
+
+static int ask_between(struct ask *a, const char *from, const char *to)
+{
+	uint64_t first, last, t0, t1;
+	if (!time_read(from, &t0) || !time_read(to, &t1))
+		return -ERR_BAD_ARG;
+	TRY(seq_of(a, t0, &first));
+	TRY(seq_of(a, t1, &last));
+	head_line(a);
+	for (uint64_t seq = first; seq < last; seq++) {
+		TRY(entry_at(a, seq));
+		mark_show(a);
+		for (uint32_t i = 0; i < a->entry.count; i++)
+			record_show(a, &a->entry.records[i]);
+	}
+	return 0;
+}
+
+/* Each incident, and what the log says of its page before it. */
+static int ask_incidents(struct ask *a)
+{
+	static struct ask back;
+	head_line(a);
+	for (uint64_t seq = store_reader_first(a->reader); seq <= store_reader_last(a->reader); seq++) {
+		TRY(entry_at(a, seq));
+		for (uint32_t i = 0; i < a->entry.count; i++) {
+			const struct store_record r = a->entry.records[i];
+			if (r.kind != STORE_INCIDENT)
+				continue;
+			record_show(a, &r);
+			back.reader = a->reader;
+			back.json = a->json;
+			bool over = r.reason == REASON_BEACON;
+			for (uint64_t s = seq - 1; !over && s >= store_reader_first(a->reader) && s > 0; s--) {
+				TRY(entry_at(&back, s));
+				over = back.entry.kind == STORE_BOOT;
+				for (uint32_t k = back.entry.count; !over && k-- > 0;)
+					if (covers(&back.entry.records[k], r.group, r.page_first)) {
+						record_show(&back, &back.entry.records[k]);
+						over = back.entry.records[k].kind == STORE_ASSIGN;
+					}
+			}
+			a->looked += back.looked;
+			back.looked = 0;
+		}
+	}
+	return 0;
+}
+
+static int ask_export(struct ask *a)
+{
+	a->json = true;
+	for (uint64_t seq = store_reader_first(a->reader); seq <= store_reader_last(a->reader); seq++) {
+		TRY(entry_at(a, seq));
+		mark_show(a);
+		for (uint32_t i = 0; i < a->entry.count; i++)
+			record_json(&a->entry, &a->entry.records[i]);
+	}
+	return 0;
+}
+
+static int verify(const char *dir, bool json)
+{
+	struct store_verified v;
+	char reason[STORE_REASON_MAX] = "";
+	const int code = store_verify(dir, &v, reason);
+	const uint64_t tail = v.entries > v.anchored ? v.entries - v.anchored : 0;
+	if (json)
+		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, \"clean\": %s, "
+		       "\"anchored\": %" PRIu64 ", \"tail\": %" PRIu64 ", \"error\": \"%s\"}\n",
+		       code ? "false" : "true", v.entries, v.rows, v.boot, v.clean ? "true" : "false", v.anchored,
+		       tail, code ? err_name(code) : "");
+	else if (code == 0)
+		printf("whole: %" PRIu64 " entries to the head, %" PRIu64 " of them anchored, %" PRIu64
+		       " in the unanchored tail; %" PRIu64 " owner rows; boot %u%s\n", v.entries, v.anchored, tail,
+		       v.rows, v.boot, v.clean ? ", closed" : "");
+	if (code)
+		fprintf(stderr, "holdfastd: audit: %s\n", reason);
+	return code ? 1 : 0;
+}
+
+static const char help[] =
+	"usage: holdfast audit [--state DIR] [--json] QUESTION\n"
+	"  page N [TIME]       who held page N of the device, now or at a time\n"
+	"  session ID          every page and event of a session\n"
+	"  turn ID N           where the context of its turn N (from 0) came from\n"
+	"  between TIME TIME   all that happened\n"
+	"  incidents           each with its page's history\n"
+	"  verify              chain, anchors, owner rows: anchored, unanchored tail, or where it is broken\n"
+	"  export              everything, as JSON lines\n"
+	"TIME is seconds since 1970, or 2026-01-31T12:00:00 (UTC). Works beside a running daemon, and without.\n";
+
+static const char *state_default(void)
+{
+	static char dir[4096];
+	const char *state = getenv("XDG_STATE_HOME"), *home = getenv("HOME");
+	if (state && state[0] == '/')
+		snprintf(dir, sizeof dir, "%s/holdfast", state);
+	else
+		snprintf(dir, sizeof dir, "%s/.local/state/holdfast", home ? home : "");
+	return dir;
+}
+
+/* -ERR_BAD_ARG: the question is none. */
+static int question(struct ask *a, int count, const char **word)
+{
+	char *end;
+	const char *what = word[0];
+	if (strcmp(what, "page") == 0 && (count == 2 || count == 3)) {
+		const unsigned long page = strtoul(word[1], &end, 10);
+		if (*end || word[1][0] < '0' || word[1][0] > '9' || page > UINT32_MAX)
+			return -ERR_BAD_ARG;
+		return ask_page(a, (uint32_t)page, count == 3 ? word[2] : NULL);
+	}
+	if (strcmp(what, "session") == 0 && count == 2)
+		return ask_session(a, word[1], NULL);
+	if (strcmp(what, "turn") == 0 && count == 3)
+		return ask_turn(a, word[1], word[2]);
+	if (strcmp(what, "between") == 0 && count == 3)
+		return ask_between(a, word[1], word[2]);
+	if (strcmp(what, "incidents") == 0 && count == 1)
+		return ask_incidents(a);
+	if (strcmp(what, "export") == 0 && count == 1)
+		return ask_export(a);
+	return -ERR_BAD_ARG;
+}
+
+int audit_main(int argc, char **argv)
+{
+	static struct ask a;
+	enum { WORDS_MAX = 3 };
+	const char *word[WORDS_MAX] = {NULL}, *dir = state_default();
+	char reason[STORE_REASON_MAX];
+	int count = 0, bad = 0;
+	for (int i = 1; i < argc && !bad; i++) {
+		if (strcmp(argv[i], "--help") == 0) {
+			fputs(help, stdout);
+			return 0;
+		}
+		if (strcmp(argv[i], "--json") == 0)
+			a.json = true;
+		else if (strcmp(argv[i], "--state") == 0 && i + 1 < argc)
+			dir = argv[++i];
+		else if (strncmp(argv[i], "--state=", 8) == 0)
+			dir = argv[i] + 8;
+		else if (strncmp(argv[i], "--", 2) == 0 || count == WORDS_MAX)
+			bad = 1;
+		else
+			word[count++] = argv[i];
+	}
+	if (bad || count == 0) {
+		fputs(help, stderr);
+		return 2;
+	}
+	if (strcmp(word[0], "verify") == 0 && count == 1)
+		return verify(dir, a.json);
+	int code = store_reader_open(dir, &a.reader, reason);
+	if (code) {
+		fprintf(stderr, "holdfastd: audit: %s\n", reason);
+		return 1;
+	}
+	const uint64_t last = store_reader_last(a.reader);
+	code = question(&a, count, word);
+	store_reader_close(&a.reader);
+	if (code == -ERR_BAD_ARG) {
+		fputs(help, stderr);
+		return 2;
+	}
+	if (code && code != -ERR_NOT_FOUND)
+		fprintf(stderr, "holdfastd: audit: %s\n", err_text(code));
+	else if (!a.json)
+		fprintf(stderr, "%" PRIu64 " records; %" PRIu64 " entries looked at of %" PRIu64 "\n", a.found,
+			a.looked, last);
+	return code == 0 ? 0 : 1;
+}

@@ -1,0 +1,56 @@
+#!/bin/sh
+# Goal: the self-test finds every fault that it makes, and says so in its last line; a daemon that looks at nothing
+# is found out. Method: a tiny random model, and the real one where HOLDFAST_MODEL names it.
+set -u
+BUILDDIR=${BUILDDIR:-.}
+count=0
+failed=0
+folder=$(mktemp -d)
+trap 'rm -rf "$folder"' EXIT
+faults=${HOLDFAST_FAULTS:-1000}
+[ -z "${HOLDFAST_SANITIZED:-}" ] || faults=200
+
+tap() { # 0 or 1, what
+	count=$((count + 1))
+	if [ "$1" = 0 ]; then
+		echo "ok $count - $2"
+	else
+		echo "not ok $count - $2"
+		failed=1
+	fi
+}
+
+field() { # key; of the last line
+	tail -n 1 "$folder/out" | sed "s/.*\"$1\": \([0-9a-z]*\).*/\1/"
+}
+
+sound() { # model, faults, what
+	"$BUILDDIR/holdfastd" selftest --model "$1" --faults "$2" --seed 7 --json >"$folder/out" 2>"$folder/err"
+	state=$?
+	sed 's/^/# /' "$folder/err" | head -n 5
+	tail -n 1 "$folder/out" | sed 's/^/# /'
+	[ $state = 0 ] && [ "$(field injected)" -ge "$2" ] && [ "$(field detected)" = "$(field injected)" ] &&
+		[ "$(field tokens_wrong)" = 0 ] && [ "$(field sessions_lost)" = 0 ] && [ "$(field ok)" = true ]
+	tap $? "$3"
+}
+
+"$BUILDDIR/tests/make_tiny" "$folder/tiny.gguf" 7
+sound "$folder/tiny.gguf" "$faults" "$faults faults, all found, no wrong token, no session lost"
+# Without checks a wrong page does reach tokens: the test can fail.
+"$BUILDDIR/holdfastd" selftest --model "$folder/tiny.gguf" --faults 200 --seed 7 --integrity off --json \
+	>"$folder/out" 2>/dev/null
+[ $? = 1 ] && [ "$(field tokens_wrong)" -gt 0 ]
+tap $? "with --integrity off wrong tokens are counted, and it fails"
+for bad in "--faults 0" "--faults x" "--seed" "--nonsense"; do
+	"$BUILDDIR/holdfastd" selftest --model "$folder/tiny.gguf" $bad >/dev/null 2>&1
+	[ $? = 2 ] || failed=1
+done
+tap $failed "what makes no sense is refused"
+if [ -n "${HOLDFAST_MODEL:-}" ] && [ -z "${HOLDFAST_SANITIZED:-}" ]; then
+	sound "$HOLDFAST_MODEL" 60 "60 faults with the real model"
+else
+	count=$((count + 1))
+	echo "ok $count - the real model # SKIP HOLDFAST_MODEL is not set, or a sanitized run"
+fi
+echo "1..$count"
+exit $failed
