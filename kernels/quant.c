@@ -100,8 +100,7 @@ static void fifth_bits(uint32_t bits, int8_t *q)
 		q[i] = (int8_t)(q[i] + (((bits >> i) & 1) << 4));
 }
 
-/* The 6-bit scale and minimum of sub-block j of a K block. */
-static void k_scale(const uint8_t *s, int j, int *scale, int *minimum)
+void quant_k_scale(const uint8_t *s, int j, int *scale, int *minimum)
 {
 	if (j < 4) {
 		*scale = s[j] & 63;
@@ -119,7 +118,7 @@ static void unpack_k(const uint8_t *block, const uint8_t *high, const uint8_t *l
 	const float d = f16_at(block), dmin = f16_at(block + 2);
 	for (int j = 0; j < 8; j++) {
 		int scale, minimum;
-		k_scale(block + 4, j, &scale, &minimum);
+		quant_k_scale(block + 4, j, &scale, &minimum);
 		out->d[j] = d * (float)scale;
 		out->m[j] = -(dmin * (float)minimum);
 		for (int i = 0; i < 32; i++) {

@@ -14,6 +14,10 @@
 
 #include "kernels/ops.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { QUANT_PARTS = 16 }; /* scales of a block at most */
 
 /* One block as integers and scales: value[k] = d[p] * q[k] + m[p] with p = k / part. With
@@ -32,11 +36,18 @@ int quant_is_integer(uint32_t type);
 /* One block of an integer type. */
 void quant_unpack(uint32_t type, const uint8_t *block, struct quant_block *out);
 
+/* The 6-bit scale and minimum of sub-block j (0 .. 7) of Q4_K and Q5_K; s: their 12 bytes. */
+void quant_k_scale(const uint8_t *s, int j, int *scale, int *minimum);
+
 /* `count` values, whole blocks, from `data` (any alignment). The type must be one of
    weight_type_elements' and count a multiple of its elements. */
 void quant_decode(uint32_t type, const uint8_t *data, size_t count, float *out);
 
 /* 0, or -ERR_BAD_FILE if any scale (or value, for the float types) is not finite. */
 int quant_check(uint32_t type, const uint8_t *data, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif
