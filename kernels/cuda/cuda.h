@@ -108,6 +108,7 @@ struct enter_args {
 	const float *up;    /* not NULL: x is gated with it, and the result kept in x */
 	uint32_t gate;
 	uint32_t kind;      /* enum act_kind; AUTO: they do not enter, only the gate is wanted */
+	uint32_t floats;    /* 1, with I8_BLOCK: the rounded values go to x */
 	struct act_rows to;
 };
 

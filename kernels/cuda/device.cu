@@ -344,7 +344,7 @@ static void cuda_weight_free(struct device *d, struct weight **weight)
 	/* What was written down may name it; a graph may, and a set of turns. */
 	step_settle(d);
 	graphs_drop(d);
-	for (struct rope_set &r : d->rope)
+	for (struct rope_set &r : d->rope) /* its frequencies are on the GPU: settled above */
 		if (r.factors == w)
 			r.dims = 0;
 	weight_drop(w);

@@ -42,11 +42,17 @@ struct fiber {
 	std::vector<copy> copies;
 	unsigned copy_group;
 	void *fake_stack;
+	int lane;
+	struct warp *warp;
 	~fiber() { free(stack); }
 };
 
 struct warp {
 	alignas(16) unsigned char slot[2][WARP][EMULATE_EXCHANGE_MAX];
+	fiber *lanes;
+	unsigned char order[WARP];
+	int at;      /* in the order: the lane that runs */
+	int waiting; /* lanes at the collective */
 };
 
 struct piece {
@@ -112,15 +118,26 @@ size_t scheduler_size;
 void *scheduler_fake;
 #endif
 
-void to_scheduler(bool last)
+bool from_scheduler;
+
+/* Leaves f for another fiber, or for the scheduler if `to` is NULL. */
+void leave(fiber *f, fiber *to, bool last)
 {
-	fiber *f = current;
+	current = to;
+	from_scheduler = false;
 #ifdef EMULATE_WATCHED
-	__sanitizer_start_switch_fiber(last ? NULL : &f->fake_stack, scheduler_bottom, scheduler_size);
+	__sanitizer_start_switch_fiber(last ? NULL : &f->fake_stack, to ? to->stack : scheduler_bottom,
+				       to ? (size_t)STACK_BYTES : scheduler_size);
 #endif
-	emulate_switch(&f->stack_pointer, scheduler_pointer);
+	emulate_switch(&f->stack_pointer, to ? to->stack_pointer : scheduler_pointer);
 #ifdef EMULATE_WATCHED
-	__sanitizer_finish_switch_fiber(f->fake_stack, &scheduler_bottom, &scheduler_size);
+	const void *bottom;
+	size_t size;
+	__sanitizer_finish_switch_fiber(f->fake_stack, &bottom, &size);
+	if (from_scheduler) {
+		scheduler_bottom = bottom;
+		scheduler_size = size;
+	}
 #endif
 	(void)last;
 }
@@ -128,6 +145,7 @@ void to_scheduler(bool last)
 void to_fiber(fiber *f)
 {
 	current = f;
+	from_scheduler = true;
 #ifdef EMULATE_WATCHED
 	__sanitizer_start_switch_fiber(&scheduler_fake, f->stack, STACK_BYTES);
 #endif
@@ -138,16 +156,35 @@ void to_fiber(fiber *f)
 	current = NULL;
 }
 
+/* The next lane of the warp that can run, or the scheduler. */
+void leave_for_next(bool last)
+{
+	fiber *const f = current;
+	struct warp *const w = f->warp;
+	while (!faulted && ++w->at < WARP)
+		if (w->lanes[w->order[w->at]].state == STATE_RUN) {
+			leave(f, &w->lanes[w->order[w->at]], last);
+			return;
+		}
+	leave(f, NULL, last);
+}
+
 void fiber_main()
 {
 #ifdef EMULATE_WATCHED
-	__sanitizer_finish_switch_fiber(NULL, &scheduler_bottom, &scheduler_size);
+	const void *bottom;
+	size_t size;
+	__sanitizer_finish_switch_fiber(NULL, &bottom, &size);
+	if (from_scheduler) {
+		scheduler_bottom = bottom;
+		scheduler_size = size;
+	}
 #endif
 	(*body)();
 	if (!current->copies.empty())
 		emulate_fail("a thread left with async copies under way");
 	current->state = STATE_DONE;
-	to_scheduler(true);
+	leave_for_next(true);
 }
 
 void fault_set(const char *what, const fiber *f)
@@ -219,53 +256,50 @@ void shared_give(const piece *p)
 	free(p->at);
 }
 
-/* Lets go the lanes of a warp that wait for each other; 1 if some now run. */
-int warp_release(fiber *lanes)
+/* Says why a warp's lanes do not all wait for the same. */
+void warp_judge(const struct warp *w)
 {
-	int waiting = 0, done = 0, elsewhere = 0, sites = 0;
+	int done = 0, elsewhere = 0;
 	const fiber *first = NULL;
 	for (int i = 0; i < WARP; i++) {
-		done += lanes[i].state == STATE_DONE;
-		elsewhere += lanes[i].state == STATE_BARRIER;
-		if (lanes[i].state != STATE_WARP)
-			continue;
-		waiting++;
-		if (first && lanes[i].site != first->site)
-			sites = 1;
-		first = &lanes[i];
+		done += w->lanes[i].state == STATE_DONE;
+		elsewhere += w->lanes[i].state == STATE_BARRIER;
+		if (w->lanes[i].state == STATE_WARP)
+			first = &w->lanes[i];
 	}
-	if (!waiting)
-		return 0;
 	if (done)
 		fault_set("a warp's collective, and a lane has left", first);
 	else if (elsewhere)
 		fault_set("deadlock: lanes wait at a collective and at a barrier", first);
-	else if (sites)
-		fault_set("lanes of a warp are at different collectives", first);
 	else
-		for (int i = 0; i < WARP; i++)
-			lanes[i].state = STATE_RUN;
-	return 1;
+		fault_set("lanes of a warp are at different collectives", first);
 }
 
-void warp_run(unsigned index)
+void warp_order(struct warp *w)
 {
-	static std::vector<unsigned> order;
-	fiber *lanes = &fibers[(size_t)index * WARP];
-	do {
-		order_make(order, WARP);
-		for (unsigned i = 0; i < WARP && !faulted; i++)
-			if (lanes[order[i]].state == STATE_RUN)
-				to_fiber(&lanes[order[i]]);
-		/* A lane that only paused goes on before the others are judged. */
-		bool runs = false;
-		for (unsigned i = 0; i < WARP; i++)
-			runs |= lanes[i].state == STATE_RUN;
-		if (runs)
-			continue;
-		if (!faulted && !warp_release(lanes))
+	w->at = -1;
+	if (seed_now <= 1)
+		return; /* as it was made */
+	for (unsigned i = WARP; i > 1; i--)
+		std::swap(w->order[i - 1], w->order[random_draw() % i]);
+}
+
+void warp_run(struct warp *w)
+{
+	for (;;) {
+		warp_order(w);
+		fiber *first = NULL;
+		while (!first && ++w->at < WARP)
+			if (w->lanes[w->order[w->at]].state == STATE_RUN)
+				first = &w->lanes[w->order[w->at]];
+		if (!first)
+			break;
+		to_fiber(first);
+		if (faulted)
 			return;
-	} while (!faulted);
+	}
+	if (w->waiting)
+		warp_judge(w);
 }
 
 /* 1 if the block goes on, 0 when all have left. */
@@ -299,15 +333,24 @@ void block_run(dim3 block, dim3 size, dim3 grid, size_t shared_bytes)
 	const unsigned threads = size.x * size.y * size.z;
 	static std::vector<unsigned> order;
 	dynamic = piece{NULL, shared_take(shared_bytes), shared_bytes};
-	for (unsigned i = 0; i < threads; i++)
+	for (unsigned i = 0; i < threads; i++) {
 		fiber_start(&fibers[i], emulate_place{dim3(i % size.x, i / size.x % size.y,
 							   i / size.x / size.y),
 						      block, size, grid});
+		fibers[i].lane = (int)(i % WARP);
+		fibers[i].warp = &warps[i / WARP];
+	}
+	for (unsigned i = 0; i < threads / WARP; i++) {
+		warps[i].lanes = &fibers[(size_t)i * WARP];
+		warps[i].waiting = 0;
+		for (int k = 0; k < WARP; k++)
+			warps[i].order[k] = (unsigned char)(seed_now == 1 ? WARP - 1 - k : k);
+	}
 	do {
 		order_make(order, threads / WARP);
 		const std::vector<unsigned> mine = order;
 		for (unsigned i = 0; i < threads / WARP && !faulted; i++)
-			warp_run(mine[i]);
+			warp_run(&warps[mine[i]]);
 	} while (!faulted && barrier_release(threads));
 	for (unsigned i = 0; i < threads && !faulted; i++)
 		for (unsigned k = 0; k < STACK_MARK; k++)
@@ -349,6 +392,8 @@ void emulate_run(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
 	faulted = false;
 	if (fibers.empty())
 		fibers.resize(THREADS_MAX); /* they do not move: a running one is pointed at */
+	if (warps.empty())
+		warps.resize(THREADS_MAX / WARP);
 	if (threads == 0 || threads > THREADS_MAX || threads % WARP != 0) {
 		fault_set("a block must be whole warps, at most 1024 threads", NULL);
 		return;
@@ -362,8 +407,6 @@ void emulate_run(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
 		return;
 	}
 	body = &kernel;
-	if (warps.size() < threads / WARP)
-		warps.resize(threads / WARP);
 	random_state = seed_now;
 	std::vector<unsigned> order;
 	order_make(order, grid.x * grid.y * grid.z);
@@ -397,7 +440,7 @@ void emulate_fail(const char *what)
 {
 	fault_set(what, current);
 	for (;;)
-		to_scheduler(false);
+		leave(current, NULL, false);
 }
 
 const emulate_place *emulate_here()
@@ -407,32 +450,43 @@ const emulate_place *emulate_here()
 
 int emulate_lane()
 {
-	return (int)((size_t)(current - fibers.data()) % WARP);
+	return current->lane;
 }
 
 void emulate_barrier(int site)
 {
 	current->state = STATE_BARRIER;
 	current->site = site;
-	to_scheduler(false);
+	leave_for_next(false);
 }
 
 const unsigned char *emulate_exchange(const void *mine, size_t bytes, int site)
 {
-	fiber *f = current;
-	warp *w = &warps[(size_t)(f - fibers.data()) / WARP];
+	fiber *const f = current;
+	struct warp *const w = f->warp;
 	/* Two rooms in turn: a lane can be one exchange ahead of the others, never two. */
 	unsigned char(*slot)[EMULATE_EXCHANGE_MAX] = w->slot[f->exchanges++ & 1];
-	memcpy(slot[emulate_lane()], mine, bytes);
+	memcpy(slot[f->lane], mine, bytes);
 	f->state = STATE_WARP;
 	f->site = site;
-	to_scheduler(false);
+	if (++w->waiting < WARP) {
+		leave_for_next(false);
+		return slot[0];
+	}
+	/* The last to come lets all go, and goes on itself. */
+	w->waiting = 0;
+	for (int i = 0; i < WARP; i++) {
+		if (w->lanes[i].site != site)
+			emulate_fail("lanes of a warp are at different collectives");
+		w->lanes[i].state = STATE_RUN;
+	}
+	warp_order(w);
 	return slot[0];
 }
 
 void emulate_pause()
 {
-	to_scheduler(false);
+	leave_for_next(false);
 }
 
 void *emulate_shared(const void *key, size_t bytes)

@@ -11,8 +11,8 @@
 #include <vector>
 
 struct emulate_event {
-	emulate_stream *stream; /* where it was last recorded, and is still to come; or NULL */
-	unsigned long records;
+	emulate_stream *stream; /* where it was last recorded */
+	unsigned long records, done; /* how often it was, and how many of them have come */
 };
 
 struct emulate_action {
@@ -64,13 +64,14 @@ cudaError_t keep(cudaError_t error)
 			return keep(entered); \
 	} while (0)
 
-void stream_drain(emulate_stream *s)
+/* Runs what is queued, or only until an event has come: no more than must have happened. */
+void stream_drain(emulate_stream *s, const emulate_event *until, unsigned long records)
 {
-	while (!s->queue.empty() && !emulate_faulted()) {
+	while (!s->queue.empty() && !emulate_faulted() && !(until && until->done >= records)) {
 		const emulate_action a = s->queue.front();
-		if (a.waits && a.waits->stream && a.waits->records >= a.records && a.waits->stream != s)
-			stream_drain(a.waits->stream);
 		s->queue.pop_front();
+		if (a.waits && a.waits->done < a.records && a.waits->stream != s)
+			stream_drain(a.waits->stream, a.waits, a.records);
 		if (a.run)
 			a.run();
 	}
@@ -237,7 +238,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	if (stream->capture)
 		return keep(cudaErrorInvalidValue);
 	counts.waits++;
-	stream_drain(stream);
+	stream_drain(stream, NULL, 0);
 	return keep(enter());
 }
 
@@ -246,7 +247,7 @@ cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned
 	ENTER();
 	if (stream->capture)
 		return keep(cudaErrorInvalidValue);
-	if (event->stream)
+	if (event->done < event->records)
 		stream->queue.push_back(emulate_action{{}, event, event->records});
 	return cudaSuccess;
 }
@@ -270,7 +271,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
 {
 	ENTER();
-	*out = new emulate_event{NULL, 0};
+	*out = new emulate_event{NULL, 0, 0};
 	return cudaSuccess;
 }
 
@@ -288,8 +289,7 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 	const unsigned long record = ++event->records;
 	event->stream = stream;
 	stream->queue.push_back(emulate_action{[event, record] {
-						       if (event->records == record)
-							       event->stream = NULL;
+						       event->done = record;
 					       },
 					       NULL, 0});
 	return cudaSuccess;

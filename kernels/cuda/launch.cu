@@ -35,12 +35,12 @@ static struct bucket bucket_of(const struct device *d)
 }
 
 /* The precision in which a matrix's activations enter. A block has 32 columns; what is not made of
-   blocks, or has no integers, takes them as they are. */
+   blocks takes them as they are. */
 static enum act_kind act_of(const struct device *d, const struct matrix *m)
 {
 	if (d->act != ACT_I8_BLOCK)
 		return d->act;
-	return m->columns % 32 != 0 || form_is_float((int)m->form) ? ACT_F32 : ACT_I8_BLOCK;
+	return m->columns % 32 != 0 ? ACT_F32 : ACT_I8_BLOCK;
 }
 
 struct run {
@@ -50,11 +50,11 @@ struct run {
 };
 
 static void rows_enter(const struct run *r, const float *x, uint32_t columns, const struct weight *norm,
-		       float epsilon, enum act_kind kind, uint32_t picked)
+		       float epsilon, enum act_kind kind, uint32_t floats, uint32_t picked)
 {
 	struct device *d = r->d;
 	const struct enter_args a = {d->block, x, columns, picked, norm ? norm->vector : NULL, epsilon, NULL, 0,
-				     (uint32_t)kind, d->enter};
+				     (uint32_t)kind, floats, d->enter};
 	enter_launch(&a, picked ? r->b->samples : r->b->rows, d->step);
 }
 
@@ -82,9 +82,10 @@ static void products_run(const struct run *r, struct product *list, uint32_t cou
 		       (a.product_count == 0 || (list[done].w.form == a.product[0].w.form &&
 						 act_of(d, &list[done].w) == kind)))
 			a.product[a.product_count++] = list[done++];
-		if (entered != (int)kind)
-			rows_enter(r, x, columns, norm, epsilon, kind, sampled);
-		entered = (int)kind;
+		const uint32_t floats = kind == ACT_I8_BLOCK && form_is_float((int)a.product[0].w.form);
+		if (entered != (int)(2 * kind + floats))
+			rows_enter(r, x, columns, norm, epsilon, kind, floats, sampled);
+		entered = (int)(2 * kind + floats);
 		matmul_launch(&a, kind, sampled ? r->b->samples : r->b->rows, d->step);
 	}
 }
@@ -166,7 +167,7 @@ static void gate_run(const struct run *r)
 				  product_of(r->l->up, NULL, d->up)};
 	products_run(r, list, 2, d->buffer[BUFFER_X], d->plan.width, r->l->ffn_norm, r->l->epsilon, 0);
 	const struct enter_args a = {d->block, d->buffer[BUFFER_F], d->plan.ff, 0, NULL, 0, d->up,
-				     (uint32_t)r->l->gate_kind, ACT_AUTO, d->enter};
+				     (uint32_t)r->l->gate_kind, ACT_AUTO, 0, d->enter};
 	enter_launch(&a, r->b->rows, d->step);
 }
 

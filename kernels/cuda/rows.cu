@@ -67,8 +67,10 @@ __device__ static inline float norm_factor(const float *x, uint32_t n, float eps
 	return 1.0f / sqrtf(block_sum(sum, room) / (float)n + epsilon);
 }
 
-/* One block of 32 columns by a warp, to 8 bits: the arithmetic of kernels/cpu/cpu.h, exactly. */
-__device__ static inline void quantise_block(float x, uint32_t column, uint32_t row, const struct act_rows *to)
+/* One block of 32 columns by a warp, to 8 bits: the arithmetic of kernels/cpu/cpu.h, exactly.
+   as_floats: what the integers stand for, for weights that are no integers. */
+__device__ static inline void quantise_block(float x, uint32_t column, uint32_t row, const struct act_rows *to,
+					     bool as_floats)
 {
 	const int lane = threadIdx.x % WARP;
 	float largest = fabsf(x) > 0 ? fabsf(x) : 0; /* NaN counts as no larger */
@@ -84,6 +86,10 @@ __device__ static inline void quantise_block(float x, uint32_t column, uint32_t 
 	int sum = v;
 	for (int mask = 16; mask > 0; mask /= 2)
 		sum += warp_xor(sum, mask);
+	if (as_floats) {
+		to->x[(size_t)row * to->stride + column] = da * (float)v;
+		return;
+	}
 	to->q[(size_t)row * to->stride + act_place(column)] = (int8_t)v;
 	if (lane == 0) {
 		const size_t at = (size_t)row * (to->stride / 32) + column / 32;
@@ -126,7 +132,8 @@ __global__ __launch_bounds__(ROW_THREADS) void enter(const struct enter_args a)
 		for (uint32_t k = threadIdx.x; k < a.to.stride; k += ROW_THREADS) {
 			if (k / 64 * 64 >= a.columns) /* the same for a warp: 32 columns of one block */
 				break;
-			quantise_block(enter_value(&a, x, up, r, k), k, row, &a.to);
+			quantise_block(enter_value(&a, x, up, r, k), k, row, &a.to,
+				       a.floats != 0);
 		}
 		return;
 	}

@@ -210,9 +210,11 @@ static int rope_find(struct device *d, const struct ops_layer *l, uint32_t *inde
 	for (uint32_t i = 0; i < ROPE_SETS && free_one == ROPE_SETS; i++)
 		if (!d->rope[i].used)
 			free_one = i;
-	TRY(step_settle(d)); /* the pinned frequencies may be on their way */
 	struct rope_set *const s = &d->rope[*index = free_one == ROPE_SETS ? 0 : free_one];
-	graphs_drop(d);
+	if (s->dims) { /* what is under way reads it, and so do graphs */
+		TRY(step_settle(d));
+		graphs_drop(d);
+	}
 	s->base = l->rope_base;
 	s->scale = l->rope_scale;
 	s->dims = l->rope_dims;
