@@ -41,7 +41,8 @@ size_t attend_shared_bytes(enum kv_kind kv, uint32_t head, uint32_t kind, uint32
 cudaError_t attend_prepare(enum kv_kind kv, uint32_t head, uint32_t group, size_t shared_most)
 {
 	for (uint32_t kind = 0; kind < UNIT_KINDS; kind++) {
-		if (kind != UNIT_ROW && (kv == KV_F32 || group > 32 || (head > 256 && (group > 8 || kind == UNIT_LARGE))))
+		const bool wide = head > 256 && (group > 8 || kind == UNIT_LARGE);
+		if (kind != UNIT_ROW && (kv == KV_F32 || group > 32 || wide))
 			continue; /* taken by rows, or one row at a time */
 		if (attend_shared_bytes(kv, head, kind, group) > shared_most)
 			return cudaErrorInvalidValue;

@@ -53,8 +53,8 @@ struct row_room {
 
 /* The scores of one tile by one warp. */
 template <int KV, int G>
-__device__ static inline void tile_scores(const struct attend_args *a, const struct row_room *r, uint32_t tile,
-					  uint32_t from, uint32_t to)
+__device__ static inline void tile_scores(const struct attend_args *a, const struct row_room *r,
+					  uint32_t tile, uint32_t from, uint32_t to)
 {
 	const int lane = threadIdx.x % WARP, place = lane / 4, four = lane % 4;
 	const uint32_t head = a->head, bytes = kv_value_bytes((enum kv_kind)KV);
@@ -160,6 +160,37 @@ __device__ static inline void values_add(const struct attend_args *a, const stru
 			r->sums[((size_t)group * G + h) * head + 8 * chunk + k] = sum[k][h];
 }
 
+/* The partition's values, added up over the groups, to where they go: stored, or into A. There each
+   thread keeps its own elements, and reckons the factors for itself. */
+template <int G>
+__device__ static inline void values_keep(const struct attend_args *a, const struct row_room *r,
+					  const struct unit *u, uint32_t kv_head, uint32_t vector,
+					  const float *marks, float *stored, bool begins)
+{
+	const uint32_t head = a->head, shared = a->heads / a->kv_heads;
+	const uint32_t groups = ATTEND_THREADS / (head / 8);
+	for (uint32_t e = threadIdx.x; e < G * head; e += ATTEND_THREADS) {
+		const uint32_t h = e / head, d = e % head;
+		float sum = r->sums[(size_t)h * head + d];
+		for (uint32_t i = 1; i < groups; i++)
+			sum += r->sums[((size_t)i * G + h) * head + d];
+		if (stored) {
+			stored[2 * shared + (vector + h) * head + d] = sum;
+			if (d == 0) {
+				stored[vector + h] = marks[h];
+				stored[shared + vector + h] = marks[G + h];
+			}
+			continue;
+		}
+		float *const out = attended(a, u, kv_head, vector + h) + d;
+		float m = marks[2 * G + h], keep, add;
+		if (begins)
+			*out = sum;
+		else if (fold_factors(&m, marks[h], &keep, &add))
+			*out = *out * keep + sum * add;
+	}
+}
+
 template <int KV, int G>
 __global__ __launch_bounds__(ATTEND_THREADS, 4) void attend_row(const struct attend_args a)
 {
@@ -173,7 +204,7 @@ __global__ __launch_bounds__(ATTEND_THREADS, 4) void attend_row(const struct att
 	const uint32_t shared = a.heads / a.kv_heads, parts = (shared + 3) / 4;
 	const uint32_t kv_head = blockIdx.y / parts, vector = blockIdx.y % parts * 4;
 	const uint32_t heads = shared - vector < 4 ? shared - vector : 4;
-	const uint32_t head = a.head, groups = ATTEND_THREADS / (head / 8);
+	const uint32_t head = a.head;
 	const int warp = threadIdx.x / WARP;
 	uint32_t first, last;
 	unit_partitions(&a, &u, &first, &last);
@@ -204,28 +235,9 @@ __global__ __launch_bounds__(ATTEND_THREADS, 4) void attend_row(const struct att
 		__syncthreads();
 		values_add<KV, G>(&a, &r, from, to);
 		__syncthreads();
-		float *const stored = a.partials ? partial_at(&a, blockIdx.x, kv_head, p - first, shared) : NULL;
-		for (uint32_t e = threadIdx.x; e < G * head; e += ATTEND_THREADS) {
-			const uint32_t h = e / head, d = e % head;
-			float sum = r.sums[(size_t)h * head + d];
-			for (uint32_t i = 1; i < groups; i++)
-				sum += r.sums[((size_t)i * G + h) * head + d];
-			if (stored) {
-				stored[2 * shared + (vector + h) * head + d] = sum;
-				if (d == 0) {
-					stored[vector + h] = marks[h];
-					stored[shared + vector + h] = marks[G + h];
-				}
-				continue;
-			}
-			/* Each thread keeps its own elements of A, and reckons the factors for itself. */
-			float *const out = attended(&a, &u, kv_head, vector + h) + d;
-			float m = marks[2 * G + h], keep, add;
-			if (p == begin)
-				*out = sum;
-			else if (fold_factors(&m, marks[h], &keep, &add))
-				*out = *out * keep + sum * add;
-		}
+		values_keep<G>(&a, &r, &u, kv_head, vector, marks,
+			       a.partials ? partial_at(&a, blockIdx.x, kv_head, p - first, shared) : NULL,
+			       p == begin);
 		__syncthreads();
 		if (threadIdx.x < G) {
 			float *const m = marks + 2 * G + threadIdx.x, *const l = m + G;

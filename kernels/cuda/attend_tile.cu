@@ -41,7 +41,8 @@ template <int KV> __device__ static inline unsigned bytes_pair(unsigned word, in
 }
 
 /* Two pairs that lie together: 4 bytes of an 8-bit kind, 8 of bf16. */
-template <int KV> __device__ static inline void pairs_load(const uint8_t *at, unsigned *first, unsigned *second)
+template <int KV>
+__device__ static inline void pairs_load(const uint8_t *at, unsigned *first, unsigned *second)
 {
 	if (KV == KV_BF16) {
 		const uint2 v = load_vector<uint2>(at);
@@ -73,7 +74,8 @@ struct tile_room {
 	uint32_t q_stride;
 };
 
-__device__ static inline struct tile_room room_of(uint8_t *at, uint32_t head, uint32_t bytes, uint32_t vectors)
+__device__ static inline struct tile_room room_of(uint8_t *at, uint32_t head, uint32_t bytes,
+						  uint32_t vectors)
 {
 	struct tile_room r;
 	r.q_stride = head + 8; /* rows of q in different banks */
@@ -157,7 +159,8 @@ __device__ static inline void chunk_scores(const struct attend_args *a, const st
 	for (int n = 0; n < NT; n++)
 #pragma unroll
 		for (int i = 0; i < 4; i++) {
-			const uint32_t vector = n * 8 + 2 * t + (i & 1), token = tile * TILE_TOKENS + 2 * g + (i >> 1);
+			const uint32_t vector = n * 8 + 2 * t + (i & 1);
+			const uint32_t token = tile * TILE_TOKENS + 2 * g + (i >> 1);
 			const bool seen = token >= r->from[vector] && token < r->to[vector];
 			r->scores[vector * SCORES + token] = seen ? score_cap(sum[n][i], a->softcap) : -INFINITY;
 		}
@@ -166,7 +169,8 @@ __device__ static inline void chunk_scores(const struct attend_args *a, const st
 /* The positions of a pair within low .. high-1, as a mask of its halves. */
 __device__ static inline unsigned pair_mask(uint32_t token, uint32_t low, uint32_t high)
 {
-	return (token >= low && token < high ? 0xffffu : 0) | (token + 1 >= low && token + 1 < high ? 0xffff0000u : 0);
+	return (token >= low && token < high ? 0xffffu : 0) |
+	       (token + 1 >= low && token + 1 < high ? 0xffff0000u : 0);
 }
 
 /* Adds one tile's weighted values: acc[j] has places 64j + 8g + 2 warp (rows g) and the next (g+8). */
@@ -217,8 +221,8 @@ __device__ static inline void chunk_values(const struct attend_args *a, const st
 
 /* The partition's values to where they go: stored, first, or merged with what is there. */
 template <int NT, int MT>
-__device__ static inline void values_keep(const struct attend_args *a, const struct tile_room *r, float *stored,
-					  bool begins, uint32_t vectors, const float acc[MT][NT][4])
+__device__ static inline void values_keep(const struct attend_args *a, const struct tile_room *r,
+					  float *stored, bool begins, uint32_t vectors, const float acc[MT][NT][4])
 {
 	const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -373,8 +377,8 @@ template <int KV, int NT, int MT> static void tile_do(struct tile_use *u)
 		LAUNCH(INSTANCE(attend_tile<KV, NT, MT>), u->grid, dim3(ATTEND_THREADS), u->bytes, u->stream,
 		       *u->args);
 	else
-		u->error = cudaFuncSetAttribute(attend_tile<KV, NT, MT>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-						(int)u->bytes);
+		u->error = cudaFuncSetAttribute(attend_tile<KV, NT, MT>,
+						cudaFuncAttributeMaxDynamicSharedMemorySize, (int)u->bytes);
 }
 
 template <int KV> static void tile_pick(struct tile_use *u, uint32_t head, uint32_t vectors)
@@ -408,7 +412,8 @@ void attend_tile_launch(const struct attend_args *a, enum kv_kind kv, dim3 grid,
 
 cudaError_t attend_tile_prepare(enum kv_kind kv, uint32_t head, uint32_t vectors)
 {
-	struct tile_use u = {NULL, dim3(1), NULL, attend_tile_bytes(kv, head, vectors <= 8 ? 8 : 32), cudaSuccess};
+	const size_t bytes = attend_tile_bytes(kv, head, vectors <= 8 ? 8 : 32);
+	struct tile_use u = {NULL, dim3(1), NULL, bytes, cudaSuccess};
 	tile_use_it(&u, kv, head, vectors);
 	return u.error;
 }

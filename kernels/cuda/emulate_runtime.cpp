@@ -228,6 +228,7 @@ cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 
 cudaError_t cudaStreamDestroy(cudaStream_t stream)
 {
+	delete stream->capture;
 	delete stream;
 	return cudaSuccess;
 }
@@ -262,10 +263,13 @@ cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
 
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
 {
-	*out = stream->capture;
+	emulate_graph *const graph = stream->capture;
 	stream->capture = NULL;
-	ENTER();
-	return cudaSuccess;
+	const cudaError_t error = enter();
+	*out = error == cudaSuccess ? graph : NULL;
+	if (error != cudaSuccess)
+		delete graph;
+	return keep(error);
 }
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)

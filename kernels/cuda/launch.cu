@@ -245,7 +245,7 @@ static int graph_make(struct device *d, const struct bucket *b, const struct gra
 	calls_run(d, b);
 	CUDA_TRY(d, cudaStreamEndCapture(d->step, &graph));
 	const cudaError_t error = cudaGraphInstantiate(&g->exec, graph, 0);
-	cudaGraphDestroy(graph);
+	cudaGraphDestroy(graph); /* what was instantiated stays */
 	CUDA_TRY(d, error);
 	g->key = *key;
 	d->graph_count++;

@@ -33,7 +33,8 @@ template <int ZERO> __device__ static inline unsigned bytes_centre(unsigned x)
 }
 
 /* The A fragments of a record's two blocks: a[block][high + 2 * half]. */
-template <int F> __device__ static inline void record_values(const uint8_t *record, int lane, unsigned a[2][4])
+template <int F>
+__device__ static inline void record_values(const uint8_t *record, int lane, unsigned a[2][4])
 {
 	if (form_bits(F) == 8) {
 		for (int block = 0; block < 2; block++) {

@@ -69,8 +69,8 @@ __device__ static inline float norm_factor(const float *x, uint32_t n, float eps
 
 /* One block of 32 columns by a warp, to 8 bits: the arithmetic of kernels/cpu/cpu.h, exactly.
    as_floats: what the integers stand for, for weights that are no integers. */
-__device__ static inline void quantise_block(float x, uint32_t column, uint32_t row, const struct act_rows *to,
-					     bool as_floats)
+__device__ static inline void quantise_block(float x, uint32_t column, uint32_t row,
+					     const struct act_rows *to, bool as_floats)
 {
 	const int lane = threadIdx.x % WARP;
 	float largest = fabsf(x) > 0 ? fabsf(x) : 0; /* NaN counts as no larger */
