@@ -3,11 +3,15 @@
  * that a daemon out of its mind does not pass. Whatever goes wrong ends the call with a code and,
  * where the connection can no longer be trusted, drops it: the next call says HELLO again.
  */
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/random.h>
 
 #include "clients/item.h"
 #include "clients/link.h"
+
+enum { RECOVER_EVERY_MS = 100 };
 
 /* A call under way. */
 struct run {
@@ -16,6 +20,11 @@ struct run {
 	struct hf_end *end;
 	uint64_t channel;
 	bool accepted, cancelled, over;
+	bool known;              /* accepted once: op is its name on any connection */
+	bool gap, refused;       /* text is missing; the daemon does not go on with it */
+	size_t length, blob_length;
+	const void *blob;        /* with length bytes of c->body, the CALL */
+	int broke;               /* what broke the connection that was before this one */
 	struct wire_id op;
 	uint64_t seq, off;       /* of the last DATA */
 	uint64_t granted, window; /* the offset the daemon may reach; how far ahead it is set */
@@ -87,23 +96,42 @@ static void run_send(struct run *r, uint8_t type, struct wire_writer *w)
 	/* A message that cannot be sent now is missed by a peer that is not there: the pings and
 	   the deadline find that out. */
 	CHECK(!w->full);
-	link_send(r->c, type, type == WIRE_PING ? 0 : r->channel, w->at, w->length, NULL, 0, 0);
+	const uint64_t channel = type == WIRE_PING || type == WIRE_ACK ? 0 : r->channel;
+	link_send(r->c, type, channel, w->at, w->length, NULL, 0, 0);
 	r->ping_ms = link_now_ms() + r->c->hb_ms;
 }
 
-static void run_cancel(struct run *r, int why)
+static void run_say_cancel(struct run *r)
 {
 	uint8_t body[64];
 	struct wire_writer w;
 	struct wire_cancel m = {.has_op = r->accepted, .op = r->op};
+	wire_writer_init(&w, body, sizeof body);
+	wire_write_cancel(&w, &m);
+	run_send(r, WIRE_CANCEL, &w);
+}
+
+static void run_cancel(struct run *r, int why)
+{
 	if (r->cancelled)
 		return;
 	r->cancelled = true;
 	r->why = why;
 	r->give_up_ms = link_now_ms() + LINK_TIMEOUT_MS;
+	run_say_cancel(r);
+}
+
+/* END has come: nothing of the call has to be kept for us. */
+static void run_ack(struct run *r, uint64_t seq)
+{
+	uint8_t body[64];
+	struct wire_writer w;
+	struct wire_ack m = {r->op, seq};
+	if (!r->c->call.has_idem)
+		return;
 	wire_writer_init(&w, body, sizeof body);
-	wire_write_cancel(&w, &m);
-	run_send(r, WIRE_CANCEL, &w);
+	wire_write_ack(&w, &m);
+	run_send(r, WIRE_ACK, &w);
 }
 
 static void run_grant(struct run *r)
@@ -203,8 +231,10 @@ static int take_data(struct run *r, const struct link_message *m)
 	struct wire_data d;
 	if (m->header.seq <= r->seq)
 		return 0; /* a repeat */
-	if (!r->accepted || m->header.seq != r->seq + 1)
-		return -ERR_BAD_FRAMES; /* text is missing, and cannot be had again here */
+	if (!r->accepted || m->header.seq != r->seq + 1) {
+		r->gap = r->accepted; /* text is missing: it is asked for again */
+		return -ERR_BAD_FRAMES;
+	}
 	TRY(wire_read_data(m->body, m->body_length, &r->c->limits, &d));
 	if (m->blob && m->blob_length != 4 * (size_t)d.n_tokens)
 		return -ERR_BAD_BODY;
@@ -294,8 +324,10 @@ static int take_end(struct run *r, const struct link_message *m)
 {
 	struct wire_end *w = &r->c->end;
 	struct hf_end *end = r->end;
-	if (!r->accepted || m->header.seq != r->seq + 1)
+	if (!r->accepted || m->header.seq != r->seq + 1) {
+		r->gap = r->accepted;
 		return -ERR_BAD_FRAMES;
+	}
 	TRY(wire_read_end(m->body, m->body_length, &r->c->limits, w));
 	if (m->blob_length % 4 != 0)
 		return -ERR_BAD_BODY;
@@ -309,6 +341,7 @@ static int take_end(struct run *r, const struct link_message *m)
 		return -ERR_MEMORY;
 	end_error(end, &w->err);
 	r->over = true;
+	run_ack(r, m->header.seq);
 	return 0;
 }
 
@@ -318,8 +351,12 @@ static int take_accepted(struct run *r, const struct link_message *m)
 	if (r->accepted)
 		return -ERR_BAD_FRAMES;
 	TRY(wire_read_accepted(m->body, m->body_length, &r->c->limits, &a));
-	r->accepted = true;
+	if (r->known && memcmp(&a.op, &r->op, sizeof a.op) != 0)
+		return -ERR_BAD_FRAMES;
+	r->accepted = r->known = true;
 	r->op = a.op;
+	if (r->cancelled)
+		run_say_cancel(r); /* said before, on a connection that broke */
 	return 0;
 }
 
@@ -332,6 +369,11 @@ static int take_reject(struct run *r, const struct link_message *m)
 	/* The daemon does not know us: it is a new one, or our connection is. */
 	if (j.err.code == ERR_UNAUTHENTICATED && r->accepted)
 		return -ERR_RESTARTED;
+	/* What it was before another reader took the stream, or the daemon forgot it. */
+	if (r->accepted && j.err.code == ERR_FENCED && m->header.channel == r->channel)
+		return r->refused = true, -ERR_FENCED;
+	if (r->known && !r->accepted)
+		return r->refused = true, r->broke;
 	/* Once accepted, only END ends a call; a CANCEL that came late is refused as well. */
 	if (r->accepted || (r->cancelled && j.err.code == ERR_NOT_FOUND))
 		return 0;
@@ -412,20 +454,98 @@ static int pack_call(struct hf_client *c, size_t *length)
 	return code == -ERR_BAD_BODY ? -ERR_BAD_ARG : code;
 }
 
+/* What only looks may be asked twice; all else carries a key, so that it runs once. */
+static bool looks(uint8_t method)
+{
+	switch (method) {
+	case METHOD_SESSION_LIST:
+	case METHOD_SESSION_SHOW:
+	case METHOD_LEDGER_SHOW:
+	case METHOD_PAGES_SHOW:
+	case METHOD_MODEL_SHOW:
+	case METHOD_TOKENIZE:
+	case METHOD_DETOKENIZE:
+	case METHOD_HEALTH:
+	case METHOD_METRICS:
+	case METHOD_SESSION_EXPORT:
+		return true;
+	default:
+		return false;
+	}
+}
+
+static void call_key(struct hf_client *c)
+{
+	if (!c->resume_ms || looks(c->call.method) ||
+	    getrandom(c->call.idem.bytes, sizeof c->call.idem.bytes, 0) !=
+		    (ssize_t)sizeof c->call.idem.bytes)
+		return;
+	c->call.has_idem = true;
+	c->call.detach_ms = c->resume_ms;
+}
+
+/* The connection is of no use for the call any more, and another may be. */
+static bool broken(const struct run *r, int code)
+{
+	const bool may = r->known ? r->c->call.has_idem :
+		r->c->call.has_idem || looks(r->c->call.method);
+	if (!may || !r->c->resume_ms || r->refused || link_now_ms() >= r->give_up_ms)
+		return false;
+	return code == -ERR_CLOSED || code == -ERR_IO || code == -ERR_RESTARTED || r->gap;
+}
+
+/* A new connection, and what goes on with the call there. */
+static int run_again(struct run *r)
+{
+	struct hf_client *c = r->c;
+	uint8_t body[64];
+	struct wire_writer w;
+	const struct wire_resume m = {r->op, r->seq, r->granted};
+	link_reset(c);
+	TRY(link_connect(c));
+	r->channel = ++c->channel;
+	r->accepted = r->gap = false;
+	r->misses = 0;
+	r->ping_ms = link_now_ms() + c->hb_ms;
+	if (!r->known)
+		return link_send(c, WIRE_CALL, r->channel, c->body, r->length, r->blob, r->blob_length,
+			(int)c->timeout_ms);
+	wire_writer_init(&w, body, sizeof body);
+	wire_write_resume(&w, &m);
+	return link_send(c, WIRE_RESUME, r->channel, body, w.length, NULL, 0, (int)c->timeout_ms);
+}
+
+/* Tries for resume_ms; then `code`, which broke the connection, is what the call ends with. */
+static int run_recover(struct run *r, int code)
+{
+	const uint64_t until = link_now_ms() + r->c->resume_ms;
+	r->broke = code;
+	while (run_again(r) != 0) {
+		if (link_now_ms() >= until || atomic_load(&r->c->cancel))
+			return code;
+		struct pollfd wake = {r->c->wake[0], POLLIN, 0};
+		poll(&wake, 1, RECOVER_EVERY_MS);
+	}
+	return 0;
+}
+
 int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 	const struct hf_stream *stream, struct hf_end *end)
 {
 	size_t length;
 	struct run r = {.c = c, .stream = stream, .end = end, .give_up_ms = UINT64_MAX,
-		.deadline_ms = UINT64_MAX, .window = c->window, .granted = c->window};
+		.deadline_ms = UINT64_MAX, .window = c->window, .granted = c->window,
+		.blob = blob, .blob_length = blob_length};
 	if (blob_length > c->limits.blob_bytes)
 		return end_fail(end, -ERR_TOO_BIG);
 	if (c->busy)
 		return end_fail(end, -ERR_IN_USE);
 	c->call.window = c->window;
+	call_key(c);
 	int code = pack_call(c, &length);
 	if (code != 0)
 		return end_fail(end, code);
+	r.length = length;
 	c->busy = true;
 	atomic_store(&c->cancel, false);
 	uint64_t began = link_now_ms();
@@ -445,6 +565,12 @@ int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 	r.ping_ms = link_now_ms() + c->hb_ms;
 	if (code == 0)
 		code = run_loop(&r);
+	while (code != 0 && r.channel != 0 && broken(&r, code)) {
+		code = run_recover(&r, code);
+		if (code != 0)
+			break;
+		code = run_loop(&r);
+	}
 	if (code != 0) {
 		end_fail(end, code);
 		link_reset(c);

@@ -7,11 +7,14 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #include "clients/link.h"
+
+enum { RESUME_MS = 30000 };
 
 static struct wire_str str(const char *text)
 {
@@ -29,6 +32,7 @@ void hf_close(struct hf_client **client)
 	struct hf_client *c = client ? *client : NULL;
 	if (!c)
 		return;
+	started_wait(c);
 	if (c->socket) {
 		uint8_t body[4];
 		struct wire_writer w;
@@ -42,6 +46,9 @@ void hf_close(struct hf_client **client)
 	for (int i = 0; i < 2; i++)
 		if (c->wake[i] >= 0)
 			close(c->wake[i]);
+	pthread_mutex_destroy(&c->lock);
+	pthread_mutex_destroy(&c->count_lock);
+	pthread_cond_destroy(&c->counted);
 	free(c->endpoint);
 	free(c->client);
 	free(c->token);
@@ -60,6 +67,9 @@ static int client_fill(struct hf_client *c, const char *endpoint, const struct h
 	}
 	c->timeout_ms = o->timeout_ms > 0 ? o->timeout_ms : LINK_TIMEOUT_MS;
 	c->window = o->window > 0 ? o->window : WIRE_WINDOW_DEFAULT;
+	c->resume_ms = o->resume_ms == HF_NEVER ? 0 : o->resume_ms > 0 ? o->resume_ms : RESUME_MS;
+	if (c->resume_ms > WIRE_DETACH_MS_MAX)
+		return -ERR_OUT_OF_RANGE;
 	if (c->window < 1024 || c->window > WIRE_WINDOW_MAX || c->timeout_ms > INT32_MAX)
 		return -ERR_OUT_OF_RANGE;
 	c->context = zmq_ctx_new();
@@ -83,6 +93,9 @@ int hf_open(const char *endpoint, const struct hf_options *options, struct hf_cl
 	if (!c)
 		return -ERR_MEMORY;
 	c->wake[0] = c->wake[1] = -1;
+	pthread_mutex_init(&c->lock, NULL);
+	pthread_mutex_init(&c->count_lock, NULL);
+	pthread_cond_init(&c->counted, NULL);
 	wire_limits_default(&c->limits);
 	int code = client_fill(c, endpoint, options ? options : &defaults);
 	if (code == 0)
@@ -125,12 +138,33 @@ void hf_end_free(struct hf_end *end)
 
 /* --- Calls. --- */
 
+/* Other threads' calls wait here; a callback's on its own handle is refused (NULL). */
+static struct hf_client *acquire(struct hf_client *c)
+{
+	if (atomic_load(&c->owner) == (uintptr_t)pthread_self())
+		return NULL;
+	pthread_mutex_lock(&c->lock);
+	atomic_store(&c->owner, (uintptr_t)pthread_self());
+	return c;
+}
+
+static void release(struct hf_client **held)
+{
+	if (!*held)
+		return;
+	atomic_store(&(*held)->owner, 0);
+	pthread_mutex_unlock(&(*held)->lock);
+}
+
+/* The handle is this thread's until the function returns. */
+#define HOLD(c) __attribute__((cleanup(release))) struct hf_client *held = acquire(c)
+
 /* The room for the arguments; NULL while a call runs, which is then refused. */
-static struct wire_call *begin(struct hf_client *c, enum wire_method method,
-	const struct hf_session *s, struct hf_end *end)
+static struct wire_call *begin(struct hf_client *c, const struct hf_client *held,
+	enum wire_method method, const struct hf_session *s, struct hf_end *end)
 {
 	end_init(end);
-	if (c->busy) {
+	if (!held) {
 		end_fail(end, -ERR_IN_USE);
 		return NULL;
 	}
@@ -159,7 +193,8 @@ static int finish(struct hf_session *s, struct hf_end *end)
 static int simple(struct hf_client *c, enum wire_method method, struct hf_session *s,
 	struct hf_end *end)
 {
-	if (!begin(c, method, s, end))
+	HOLD(c);
+	if (!begin(c, held, method, s, end))
 		return end->code;
 	call_run(c, NULL, 0, NULL, end);
 	return finish(s, end);
@@ -186,7 +221,8 @@ static int opened(struct hf_session *out, struct hf_end *end)
 int hf_session_open(struct hf_client *c, const struct hf_open_args *args, struct hf_session *out,
 	struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_SESSION_OPEN, NULL, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_SESSION_OPEN, NULL, end);
 	if (!m)
 		return end->code;
 	m->a.system = str(args->system);
@@ -272,8 +308,9 @@ static uint8_t *put_ids(const uint32_t *ids, size_t count)
 static int turn(struct hf_client *c, enum wire_method method, struct hf_session *s,
 	const struct hf_turn *t, const struct hf_stream *stream, struct hf_end *end)
 {
+	HOLD(c);
 	uint8_t *blob = NULL;
-	struct wire_call *m = begin(c, method, s, end);
+	struct wire_call *m = begin(c, held, method, s, end);
 	if (!m)
 		return end->code;
 	int code = put_sampling(&m->a.sampling, &t->sampling);
@@ -314,7 +351,8 @@ int hf_session_continue(struct hf_client *c, struct hf_session *s, const struct 
 int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_session *out, struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_SESSION_FORK, s, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_SESSION_FORK, s, end);
 	if (!m)
 		return end->code;
 	m->a.tokens = to_tokens;
@@ -326,7 +364,8 @@ int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_token
 int hf_session_rollback(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_SESSION_ROLLBACK, s, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_SESSION_ROLLBACK, s, end);
 	if (!m)
 		return end->code;
 	m->a.tokens = to_tokens;
@@ -353,7 +392,8 @@ int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *
 int hf_session_residency(struct hf_client *c, struct hf_session *s,
 	const struct hf_residency *residency, struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_SESSION_RESIDENCY, s, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_SESSION_RESIDENCY, s, end);
 	if (!m)
 		return end->code;
 	if ((unsigned)residency->kind > HF_PINNED)
@@ -366,7 +406,8 @@ int hf_session_residency(struct hf_client *c, struct hf_session *s,
 int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_in_ms,
 	const char *tool, struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_SESSION_HINT, s, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_SESSION_HINT, s, end);
 	if (!m)
 		return end->code;
 	m->a.returns_in_ms = returns_in_ms;
@@ -378,7 +419,8 @@ int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_
 int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place,
 	struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_SESSION_PARK, s, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_SESSION_PARK, s, end);
 	if (!m)
 		return end->code;
 	m->a.place = str(place);
@@ -389,7 +431,8 @@ int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place
 static int range(struct hf_client *c, enum wire_method method, const struct hf_session *of,
 	uint64_t first, uint64_t count, struct hf_end *end)
 {
-	struct wire_call *m = begin(c, method, of, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, method, of, end);
 	if (!m)
 		return end->code;
 	m->epoch = m->turn = WIRE_NONE; /* to look is not to write */
@@ -432,7 +475,8 @@ int hf_metrics(struct hf_client *c, struct hf_end *end)
 int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool special,
 	struct hf_end *end)
 {
-	struct wire_call *m = begin(c, METHOD_TOKENIZE, NULL, end);
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_TOKENIZE, NULL, end);
 	if (!m)
 		return end->code;
 	m->a.special = special;
@@ -442,7 +486,8 @@ int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool speci
 
 int hf_detokenize(struct hf_client *c, const uint32_t *ids, size_t count, struct hf_end *end)
 {
-	if (!begin(c, METHOD_DETOKENIZE, NULL, end))
+	HOLD(c);
+	if (!begin(c, held, METHOD_DETOKENIZE, NULL, end))
 		return end->code;
 	uint8_t *blob = put_ids(ids, count);
 	if (!blob)

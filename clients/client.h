@@ -4,9 +4,13 @@
  *	struct hf_client *c;
  *	if (hf_open(NULL, NULL, &c) != 0) …
  *
- * A handle belongs to one thread at a time; hf_cancel alone may be called from any thread and from
- * a signal handler. Functions return 0 or a negative code: that of the daemon's error (-404 is
- * context_full), or one of the library's own, from 700. hf_name and hf_text say both in words.
+ * A handle may be shared by threads: their calls run one after the other (two streams at once take two
+ * handles). hf_cancel may be called from a signal handler too. Functions return 0 or a negative code:
+ * that of the daemon's error (-404 is context_full), or one of the library's own, from 700. hf_name and
+ * hf_text say both in words.
+ *
+ * A connection that breaks within a call is made again, and the call goes on where it was, with no gap
+ * and no repeat, for resume_ms. Calls that change something carry a key, so that none runs twice.
  *
  * A daemon that is not there is told apart by when that shows: no_file or closed, nobody listens;
  * timeout, HELLO was not answered, or a cancelled call did not end; closed, a daemon that had said
@@ -39,7 +43,9 @@ struct hf_options {
 	const char *act_as;  /* for gateways; NULL: oneself */
 	uint32_t timeout_ms; /* for the daemon to answer at all; 0: 5,000 */
 	uint32_t window;     /* bytes of text in flight, 1,024 to 1 MiB; 0: 64 KiB */
+	uint32_t resume_ms;  /* a call outlives its connection by so long; 0: 30,000; HF_NEVER: not */
 };
+#define HF_NEVER UINT32_MAX
 
 struct hf_id {
 	uint8_t bytes[16];
@@ -77,7 +83,7 @@ struct hf_note {
 	uint64_t done, total, place, short_by, eta_ms; /* HF_NONE: absent */
 };
 /* Callbacks, each may be NULL. They run inside the call; one that returns non-zero cancels it. They
-   must not call into the same handle, but for hf_cancel. */
+   must not call into the same handle (in_use), but for hf_cancel. */
 struct hf_stream {
 	int (*on_piece)(void *data, const struct hf_piece *piece);
 	int (*on_note)(void *data, const struct hf_note *note);
@@ -180,6 +186,14 @@ int hf_session_turn(struct hf_client *c, struct hf_session *s, const struct hf_t
 	const struct hf_stream *stream, struct hf_end *end);
 int hf_session_continue(struct hf_client *c, struct hf_session *s, const struct hf_turn *turn,
 	const struct hf_stream *stream, struct hf_end *end);
+/* The same without waiting: 0, and then on_end is called once, whatever happens, in a thread of the
+   library's, as are the callbacks of `stream` (copied). `s`, `turn` and all that it points to must live
+   until then. on_end owns end and must not close the handle; hf_close cancels and waits for it. */
+typedef void hf_on_end(void *data, struct hf_end *end);
+int hf_session_turn_start(struct hf_client *c, struct hf_session *s, const struct hf_turn *turn,
+	const struct hf_stream *stream, hf_on_end *on_end, void *data);
+int hf_session_continue_start(struct hf_client *c, struct hf_session *s,
+	const struct hf_turn *turn, const struct hf_stream *stream, hf_on_end *on_end, void *data);
 /* Back to a number of tokens or to a turn; the other is HF_NONE. Fork: both may be. */
 int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_session *out, struct hf_end *end);

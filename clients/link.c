@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -22,9 +23,31 @@ uint64_t link_now_ms(void)
 
 void link_reset(struct hf_client *c)
 {
+	if (c->monitor) {
+		zmq_socket_monitor(c->socket, NULL, 0);
+		zmq_close(c->monitor);
+	}
 	if (c->socket)
 		zmq_close(c->socket);
-	c->socket = NULL;
+	c->socket = c->monitor = NULL;
+}
+
+/* Without it a broken connection shows by silence only: ZeroMQ makes another without a word. */
+static void monitor_open(struct hf_client *c)
+{
+	char name[48];
+	int linger = 0;
+	snprintf(name, sizeof name, "inproc://monitor-%llu", (unsigned long long)c->monitors++);
+	if (zmq_socket_monitor(c->socket, name, ZMQ_EVENT_DISCONNECTED) != 0)
+		return;
+	c->monitor = zmq_socket(c->context, ZMQ_PAIR);
+	if (!c->monitor)
+		return;
+	zmq_setsockopt(c->monitor, ZMQ_LINGER, &linger, sizeof linger);
+	if (zmq_connect(c->monitor, name) != 0) {
+		zmq_close(c->monitor);
+		c->monitor = NULL;
+	}
 }
 
 /* Whether somebody listens: ZeroMQ itself would try for ever and not say why. */
@@ -71,6 +94,7 @@ static int open_socket(struct hf_client *c)
 	zmq_setsockopt(c->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
 	zmq_setsockopt(c->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
 	zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
+	monitor_open(c);
 	if (zmq_connect(c->socket, c->endpoint) != 0)
 		return errno == EINVAL || errno == EPROTONOSUPPORT || errno == ENOCOMPATPROTO ?
 			-ERR_BAD_ARG : -ERR_IO;
@@ -153,13 +177,14 @@ static int check_frames(struct hf_client *c, struct link_message *m, int frames)
 
 int link_receive(struct hf_client *c, uint64_t until_ms, struct link_message *m)
 {
-	zmq_pollitem_t items[2] = {
-		{c->socket, 0, ZMQ_POLLIN, 0}, {NULL, c->wake[0], ZMQ_POLLIN, 0}
+	zmq_pollitem_t items[3] = {
+		{c->socket, 0, ZMQ_POLLIN, 0}, {NULL, c->wake[0], ZMQ_POLLIN, 0},
+		{c->monitor, -1, ZMQ_POLLIN, 0}
 	};
 	uint64_t now = link_now_ms();
 	int frames = 0;
 	m->count = 0;
-	int ready = zmq_poll(items, 2, until_ms > now ? (long)(until_ms - now) : 0);
+	int ready = zmq_poll(items, c->monitor ? 3 : 2, until_ms > now ? (long)(until_ms - now) : 0);
 	if (ready < 0)
 		return errno == EINTR ? 0 : -ERR_IO;
 	if (items[1].revents & ZMQ_POLLIN) {
@@ -167,8 +192,9 @@ int link_receive(struct hf_client *c, uint64_t until_ms, struct link_message *m)
 		ssize_t ignored = read(c->wake[0], drain, sizeof drain);
 		(void)ignored;
 	}
+	/* What came before the end is read first. */
 	if (!(items[0].revents & ZMQ_POLLIN))
-		return 0;
+		return c->monitor && items[2].revents & ZMQ_POLLIN ? -ERR_CLOSED : 0;
 	int code = take_frames(c, m, &frames);
 	if (code > 0) {
 		code = check_frames(c, m, frames);

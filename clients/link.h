@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_CLIENTS_LINK_H
 #define HOLDFAST_CLIENTS_LINK_H
 
+#include <pthread.h>
 #include <stdatomic.h>
 #include <zmq.h>
 
@@ -22,7 +23,15 @@ enum {
 struct hf_client {
 	char *endpoint, *client, *token, *act_as;
 	uint32_t timeout_ms, window;
+	uint32_t resume_ms;     /* 0: a call ends with its connection */
 	void *context, *socket; /* socket NULL: HELLO must be said again */
+	void *monitor;          /* says when the connection ends; may be NULL */
+	uint64_t monitors;      /* made so far: each has a name of its own */
+	pthread_mutex_t lock;   /* held through a call */
+	atomic_uintptr_t owner; /* the thread that holds it; 0: none */
+	pthread_mutex_t count_lock;
+	pthread_cond_t counted;
+	uint32_t started;       /* calls that run in threads of ours */
 	int wake[2];            /* a pipe that hf_cancel writes to */
 	atomic_bool cancel;
 	bool busy;              /* inside a call: callbacks must not start another */
@@ -61,6 +70,8 @@ void link_drop(struct link_message *m);
 /* Runs c->call with an optional third frame, and fills end. */
 int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 	const struct hf_stream *stream, struct hf_end *end);
+/* Cancels what runs in threads of ours, and waits for it. */
+void started_wait(struct hf_client *c);
 void end_init(struct hf_end *end);
 int end_fail(struct hf_end *end, int code); /* sets and returns the code */
 

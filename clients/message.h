@@ -55,7 +55,8 @@ enum wire_method {
 	METHOD_SESSION_ROLLBACK, METHOD_SESSION_CLOSE, METHOD_SESSION_LIST, METHOD_SESSION_SHOW,
 	METHOD_SESSION_ATTACH, METHOD_SESSION_RESIDENCY, METHOD_SESSION_HINT, METHOD_SESSION_PARK,
 	METHOD_LEDGER_SHOW, METHOD_PAGES_SHOW, METHOD_MODEL_SHOW, METHOD_TOKENIZE,
-	METHOD_DETOKENIZE, METHOD_HEALTH, METHOD_METRICS, METHOD_COUNT
+	METHOD_DETOKENIZE, METHOD_HEALTH, METHOD_METRICS, METHOD_SESSION_EXPORT,
+	METHOD_SESSION_IMPORT, METHOD_COUNT
 };
 
 enum wire_role { WIRE_SYSTEM, WIRE_USER, WIRE_ASSISTANT, WIRE_TOOL };
@@ -137,6 +138,10 @@ struct wire_args {
 	struct wire_str place; /* session.park: "host", "disk", "tokens" */
 	/* pages.show, session.list: a range */
 	uint64_t first, count, group;
+	/* session.import, with the tokens in the third frame */
+	struct wire_bin course; /* how the history came to be, as session.export gave it */
+	uint64_t at_turn;
+	bool waits;             /* for the results of tool calls */
 	/* tokenize: text, or the third frame; detokenize: ids in the third frame */
 	struct wire_str text;
 	bool special;

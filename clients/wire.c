@@ -78,6 +78,8 @@ static const char *const method_names[METHOD_COUNT] = {
 	[METHOD_DETOKENIZE] = "detokenize",
 	[METHOD_HEALTH] = "health",
 	[METHOD_METRICS] = "metrics",
+	[METHOD_SESSION_EXPORT] = "session.export",
+	[METHOD_SESSION_IMPORT] = "session.import",
 };
 
 enum wire_method wire_method_find(const char *at, size_t length)

@@ -242,6 +242,22 @@ static void bias_write(struct wire_writer *w, const void *message)
 	}
 }
 
+static int course_read(struct wire_value v, void *message)
+{
+	return wire_get_bin(v, &((struct wire_args *)message)->course) ? 0 : -ERR_BAD_ARG;
+}
+
+static bool course_present(const void *message)
+{
+	return ((const struct wire_args *)message)->course.at != NULL;
+}
+
+static void course_write(struct wire_writer *w, const void *message)
+{
+	const struct wire_args *a = message;
+	wire_put_bin(w, a->course.at, a->course.length);
+}
+
 /* --- The arguments. --- */
 
 static const char *const residencies[] = {"best_effort", "leased", "pinned", NULL};
@@ -265,12 +281,13 @@ TABLE(residency_table, residency_fields, true);
 static const struct field args_fields[] = {
 	{"system", FIELD_TEXT, AT(system), .methods = M(SESSION_OPEN)},
 	{"template", FIELD_NAME, AT(template_name), .low = 1, .high = WIRE_NAME_MAX,
-		.methods = M(SESSION_OPEN)},
+		.methods = M(SESSION_OPEN) | M(SESSION_IMPORT)},
 	{"label", FIELD_NAME, AT(label), .high = WIRE_NAME_MAX,
-		.methods = M(SESSION_OPEN) | M(SESSION_FORK)},
-	{"tools", FIELD_OTHER, .methods = M(SESSION_OPEN), .read = tools_read,
+		.methods = M(SESSION_OPEN) | M(SESSION_FORK) | M(SESSION_IMPORT)},
+	{"tools", FIELD_OTHER, .methods = M(SESSION_OPEN) | M(SESSION_IMPORT), .read = tools_read,
 		.present = tools_present, .write = tools_write},
-	{"residency", RESIDENCY, .methods = M(SESSION_OPEN) | M(SESSION_FORK)},
+	{"residency", RESIDENCY,
+		.methods = M(SESSION_OPEN) | M(SESSION_FORK) | M(SESSION_IMPORT)},
 	{"residency", RESIDENCY, NEEDED, .methods = M(SESSION_RESIDENCY)},
 	{"messages", FIELD_OTHER, .methods = M(SESSION_TURN), .read = messages_read,
 		.present = messages_present, .write = messages_write},
@@ -315,6 +332,11 @@ static const struct field args_fields[] = {
 		.absent = WIRE_COUNT_DEFAULT, .methods = M(SESSION_LIST) | M(PAGES_SHOW)},
 	{"group", FIELD_U64, AT(group), .high = WIRE_GROUP_MAX, .absent = WIRE_NONE,
 		.methods = M(PAGES_SHOW)},
+	{"course", FIELD_OTHER, NEEDED, .methods = M(SESSION_IMPORT), .read = course_read,
+		.present = course_present, .write = course_write},
+	{"turn", FIELD_U64, AT(at_turn), .high = WIRE_U64_MAX, .absent = WIRE_NONE,
+		.methods = M(SESSION_IMPORT)},
+	{"waits", FIELD_BOOL, AT(waits), .methods = M(SESSION_IMPORT)},
 	{"text", FIELD_TEXT, AT(text), .methods = M(TOKENIZE)},
 	{"special", FIELD_BOOL, AT(special), .methods = M(TOKENIZE)},
 };
@@ -398,7 +420,7 @@ TABLE(call_table, call_fields, true);
 /* Methods that work on a session, and those that may name one. */
 #define ON_SESSION (TURNS | M(SESSION_FORK) | M(SESSION_ROLLBACK) | M(SESSION_CLOSE) | \
 	M(SESSION_SHOW) | M(SESSION_ATTACH) | M(SESSION_RESIDENCY) | M(SESSION_HINT) | \
-	M(SESSION_PARK))
+	M(SESSION_PARK) | M(SESSION_EXPORT))
 #define MAY_NAME (ON_SESSION | M(PAGES_SHOW))
 
 static int call_agrees(const struct wire_call *m)
@@ -421,7 +443,8 @@ void wire_call_init(struct wire_call *m, enum wire_method method)
 	m->method = (uint8_t)method;
 	m->epoch = m->turn = m->deadline_ms = m->detach_ms = WIRE_NONE;
 	m->window = WIRE_WINDOW_DEFAULT;
-	m->a.keep = m->a.tokens = m->a.to_turn = m->a.returns_in_ms = m->a.group = WIRE_NONE;
+	m->a.keep = m->a.tokens = m->a.to_turn = m->a.returns_in_ms = m->a.group =
+		m->a.at_turn = WIRE_NONE;
 	m->a.count = WIRE_COUNT_DEFAULT;
 	m->a.residency.bytes = m->a.residency.tokens = m->a.residency.lease_ms = WIRE_NONE;
 	m->a.sampling.top_p = m->a.sampling.typical = m->a.sampling.repetition = 1;

@@ -75,6 +75,9 @@ struct device_plan {
 	enum isa isa;
 	uint32_t threads; /* 0: all cores */
 	uint32_t gpu;     /* which one, of several; the CPU has no use for it */
+	/* Not 0: only what is the same bits on every instruction set is done fast, so that a step on
+	   f32 activations gives what the scalar path gives. */
+	uint32_t exact;
 	uint32_t rank, ranks; /* 0 and 1 for one */
 };
 

@@ -29,15 +29,17 @@ struct quant_block {
 	int symmetric;
 };
 
-/* Whether the type is made of integers that quant_unpack gives (the others are floats or
-   tables). */
+/* Whether the type is made of integers that quant_unpack gives (the others are floats). */
 int quant_is_integer(uint32_t type);
+
+/* The sixteen values of a type made of indices into a table, IQ4_NL or MXFP4; NULL for the others. */
+const int8_t *quant_table(uint32_t type);
+
+/* The eight 6-bit scales and minima of a block of Q4_K or Q5_K. */
+void quant_k_scales(const uint8_t *block, uint8_t scale[8], uint8_t minimum[8]);
 
 /* One block of an integer type. */
 void quant_unpack(uint32_t type, const uint8_t *block, struct quant_block *out);
-
-/* The 6-bit scale and minimum of sub-block j (0 .. 7) of Q4_K and Q5_K; s: their 12 bytes. */
-void quant_k_scale(const uint8_t *s, int j, int *scale, int *minimum);
 
 /* `count` values, whole blocks, from `data` (any alignment). The type must be one of
    weight_type_elements' and count a multiple of its elements. */

@@ -156,7 +156,8 @@ static int pass_open(const struct model *model, uint32_t threads, uint32_t rows,
 		.group[0] = {.layers = arch->layers, .page_count = pages},
 		.rows_max = rows, .sequences_max = 1, .samples_max = 1, .pages_max = pages,
 		.context = rows, .extra_bytes_max = 8,
-		.kv = KV_F32, .act = ACT_F32, .isa = ISA_SCALAR,
+		/* The same bits whatever machine makes the vector. */
+		.kv = KV_F32, .act = ACT_F32, .isa = ISA_AUTO, .exact = 1,
 		.threads = threads, .rank = 0, .ranks = 1,
 	};
 	p->rows = rows;

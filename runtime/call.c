@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024 };
 
@@ -43,8 +43,10 @@ int calls_open(struct daemon *d)
 		c->text_end = memory_reserve(context * sizeof *c->text_end);
 		c->logprob = memory_reserve(context * sizeof *c->logprob);
 		c->alternatives = memory_reserve(context * sizeof *c->alternatives);
+		c->sent = memory_reserve(context * sizeof *c->sent);
 		c->end_body = memory_reserve(d->end_max);
-		if (!c->text || !c->token || !c->text_end || !c->logprob || !c->alternatives || !c->end_body)
+		if (!c->text || !c->token || !c->text_end || !c->logprob || !c->alternatives || !c->sent ||
+		    !c->end_body)
 			return -ERR_MEMORY;
 	}
 	return 0;
@@ -65,6 +67,8 @@ void calls_close(struct daemon *d)
 			munmap(c->logprob, context * sizeof *c->logprob);
 		if (c->alternatives)
 			munmap(c->alternatives, context * sizeof *c->alternatives);
+		if (c->sent)
+			munmap(c->sent, context * sizeof *c->sent);
 		if (c->end_body)
 			munmap(c->end_body, d->end_max);
 	}
@@ -74,10 +78,9 @@ void calls_close(struct daemon *d)
 	d->idem = NULL;
 }
 
-int call_idem(struct daemon *d, uint32_t call, const struct wire_id *key,
+int idem_find(const struct daemon *d, uint32_t principal, const struct wire_id *key,
 	      const uint8_t body_hash[16], struct wire_id *op)
 {
-	const uint32_t principal = d->calls[call].principal;
 	for (uint32_t i = 0; i < d->idem_count; i++) {
 		const struct idem *e = &d->idem[i];
 		if (!e->used || e->principal != principal || memcmp(&e->key, key, sizeof *key) != 0)
@@ -87,15 +90,21 @@ int call_idem(struct daemon *d, uint32_t call, const struct wire_id *key,
 		*op = e->op;
 		return 1;
 	}
-	d->calls[call].idem = d->idem_next;
+	return 0;
+}
+
+void idem_keep(struct daemon *d, uint32_t call, const struct wire_id *key, const uint8_t body_hash[16])
+{
+	struct call *c = &d->calls[call];
+	c->idem = d->idem_next;
+	c->keyed = true;
 	struct idem *e = &d->idem[d->idem_next];
 	d->idem_next = (d->idem_next + 1) % d->idem_count;
 	e->used = true;
-	e->principal = principal;
+	e->principal = c->principal;
 	e->key = *key;
-	e->op = *op;
+	e->op = c->op;
 	memcpy(e->body_hash, body_hash, sizeof e->body_hash);
-	return 0;
 }
 
 void call_idem_forget(struct daemon *d, uint32_t call)
@@ -105,46 +114,67 @@ void call_idem_forget(struct daemon *d, uint32_t call)
 		return;
 	struct idem *e = &d->idem[c->idem];
 	/* Unless a newer key has its place. */
-	if (e->used && memcmp(&e->op, &c->op, sizeof e->op) == 0)
+	if (e->used && memcmp(&e->op, &c->op, sizeof e->op) == 0) {
 		e->used = false;
+		if (c->accept_mark)
+			keep_idem_drop(d, c->principal, &e->key);
+	}
+	c->accept_mark = 0;
 	c->idem = NONE;
+	c->keyed = false;
+}
+
+void call_reset(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	const struct call old = *c;
+	CHECK(c->state == CALL_FREE);
+	memset(c, 0, sizeof *c);
+	c->generation = old.generation + 1;
+	c->text = old.text;
+	c->token = old.token;
+	c->text_end = old.text_end;
+	c->logprob = old.logprob;
+	c->alternatives = old.alternatives;
+	c->sent = old.sent;
+	c->end_body = old.end_body;
+	c->state = CALL_ENDED; /* until it has become a turn */
+	c->peer = c->session = c->sched = c->idem = NONE;
 }
 
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m)
 {
 	const uint32_t principal = d->peers[peer].principal;
-	uint32_t slot = NONE, mine = 0;
+	uint32_t slot = NONE, mine = 0, kept = 0;
 	for (uint32_t i = 0; i < d->options.calls; i++) {
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE && slot == NONE)
 			slot = i;
-		mine += c->state != CALL_FREE && c->principal == principal;
+		if (c->state != CALL_FREE && c->principal == principal)
+			*(call_kept(c) ? &kept : &mine) += 1;
 	}
 	/* Turns do not take the places of those who look or close. */
 	const uint64_t most = d->options.calls_principal * (method_is_turn(m->method) ? 1 : 2);
-	if (slot == NONE || mine >= most)
+	if (mine >= most)
+		return NONE;
+	/* Ended ones that are only kept give way, each principal's to itself first. */
+	if (slot == NONE || kept >= d->options.calls_principal)
+		slot = call_reclaim(d, principal, kept > 0);
+	if (slot == NONE)
 		return NONE;
 	struct call *c = &d->calls[slot];
-	const struct call kept = *c;
-	memset(c, 0, sizeof *c);
-	c->generation = kept.generation + 1;
-	c->text = kept.text;
-	c->token = kept.token;
-	c->text_end = kept.text_end;
-	c->logprob = kept.logprob;
-	c->alternatives = kept.alternatives;
-	c->end_body = kept.end_body;
-	c->state = CALL_ENDED; /* until it has become a turn */
+	call_reset(d, slot);
 	c->peer = peer;
 	c->principal = principal;
-	c->session = NONE;
-	c->sched = NONE;
-	c->idem = NONE;
 	c->channel = channel;
 	c->method = m->method;
 	c->window = m->window < d->options.window_max ? m->window : d->options.window_max;
 	c->deadline_us = m->deadline_ms == WIRE_NONE ? 0 : d->now_us + m->deadline_ms * 1000;
-	c->progress_us = d->now_us;
+	const uint64_t detach_ms = m->detach_ms != WIRE_NONE ? m->detach_ms
+				   : m->has_idem ? d->options.detach_ms : 0;
+	c->detach_us = (detach_ms < d->options.detach_max_ms ? detach_ms : d->options.detach_max_ms) * 1000;
+	c->progress_us = c->began_us = d->now_us;
+	d->stats.calls++;
 	c->note_us = d->now_us + d->options.note_ms * 1000;
 	randombytes_buf(c->op.bytes, sizeof c->op.bytes);
 	d->peers[peer].calls++;
@@ -170,6 +200,7 @@ void call_free(struct daemon *d, uint32_t call)
 		release(c->token, context * sizeof *c->token);
 		release(c->text_end, context * sizeof *c->text_end);
 		release(c->logprob, context * sizeof *c->logprob);
+		release(c->sent, context * sizeof *c->sent);
 	}
 	if (c->sampled && c->sampling.logprobs > 1)
 		release(c->alternatives, d->limits.context_tokens * sizeof *c->alternatives);
@@ -211,8 +242,9 @@ void call_end(struct daemon *d, uint32_t call, struct wire_end *end)
 	}
 	c->end_length = w.length;
 	c->state = CALL_ENDED;
+	keep_call_end(d, call);
 	if (c->peer == NONE)
-		call_free(d, call);
+		call_settled(d, call);
 }
 
 void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *err)
@@ -267,6 +299,13 @@ static struct wire_value logprobs_write(struct daemon *d, const struct call *c, 
 /* Up to which token, and which byte, the next DATA may go. False: nothing may be sent now. */
 static bool data_next(const struct call *c, uint32_t *token_last, size_t *byte_last)
 {
+	/* What was sent before goes out again as it was. */
+	if (c->seq < c->seq_made) {
+		*token_last = c->sent[c->seq].tokens;
+		*byte_last = c->sent[c->seq].bytes;
+		/* After a restart it may not have been computed again yet. */
+		return *token_last <= c->sampled && *byte_last <= c->visible && *byte_last <= c->window;
+	}
 	size_t most = c->visible < c->window ? c->visible : (size_t)c->window;
 	if (most > c->sent_bytes + DATA_TEXT_MAX)
 		most = c->sent_bytes + DATA_TEXT_MAX;
@@ -296,8 +335,17 @@ static int data_send(struct daemon *d, struct call *c, uint32_t token_last, size
 		.logprobs = logprobs_write(d, c, c->sent_tokens, token_last)};
 	wire_writer_init(&w, d->out, d->out_max / 2);
 	CHECK(wire_write_data(&w, &m) == 0);
+	if (c->seq == c->seq_made)
+		keep_sent(d, (uint32_t)(c - d->calls), c->seq + 1,
+			  &(struct sent_mark){token_last, (uint32_t)byte_last});
 	TRY(peer_send(d, c->peer, WIRE_DATA, c->channel, c->seq + 1, d->out, w.length,
 		      c->token + c->sent_tokens, (size_t)m.n_tokens * 4));
+	if (c->seq == c->seq_made) {
+		c->sent[c->seq_made++] = (struct sent_mark){token_last, (uint32_t)byte_last};
+		c->made_tokens = token_last;
+	}
+	d->stats.data++;
+	d->stats.data_bytes += byte_last - c->sent_bytes;
 	c->seq++;
 	c->sent_tokens = token_last;
 	c->sent_bytes = byte_last;
@@ -309,7 +357,7 @@ static int accepted_send(struct daemon *d, struct call *c)
 {
 	uint8_t body[64];
 	struct wire_writer w;
-	const struct wire_accepted m = {.op = c->op, .dup = c->dup, .durable = false};
+	const struct wire_accepted m = {.op = c->op, .dup = c->dup, .durable = c->accept_mark != 0};
 	wire_writer_init(&w, body, sizeof body);
 	CHECK(wire_write_accepted(&w, &m) == 0);
 	TRY(peer_send(d, c->peer, WIRE_ACCEPTED, c->channel, 0, body, w.length, NULL, 0));
@@ -321,10 +369,14 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
 	uint32_t token_last;
 	size_t byte_last;
+	if (!c->accepted_sent && d->store && c->accept_mark > store_settled(d->store))
+		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
 	while (!c->dropped && data_next(c, &token_last, &byte_last))
 		TRY(data_send(d, c, token_last, byte_last));
+	if (d->store && c->hold_mark > store_settled(d->store))
+		return 0;
 	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */
 	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && c->sent_tokens < c->sampled))
 		return 0;
@@ -346,7 +398,7 @@ void call_flush(struct daemon *d, uint32_t call)
 	if (code == -ERR_CLOSED)
 		peer_gone(d, c->peer);
 	else if (over)
-		call_free(d, call);
+		call_settled(d, call);
 	else if (c->state == CALL_RUNNING)
 		call_credit(d, call);
 }
@@ -443,8 +495,13 @@ uint64_t calls_tick(struct daemon *d)
 	const uint64_t silence_us = (3 * d->options.heartbeat_ms + d->options.stall_ms) * 1000;
 	for (uint32_t i = 0; i < d->options.calls; i++) {
 		struct call *c = &d->calls[i];
-		if (c->state == CALL_FREE || c->peer == NONE)
+		if (c->state == CALL_FREE)
 			continue;
+		if (c->peer == NONE) {
+			const uint64_t forget = call_detached_tick(d, i);
+			next = forget < next ? forget : next;
+			continue;
+		}
 		struct peer *p = &d->peers[c->peer];
 		if (d->now_us - p->seen_us > silence_us) {
 			peer_gone(d, c->peer);

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/endpoint.h"
+#include "runtime/keep.h"
 #include "runtime/loop.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_NOT_NOW = 3, OUT_BYTES = 320 * 1024, FD_WANTED = 4096 };
@@ -98,7 +99,10 @@ static void limits_fill(struct daemon *d)
 	l->queue_turns = (uint32_t)o->queue;
 	l->growth_tokens = (uint32_t)o->growth;
 	l->hold_until_durable = 1;
-	l->step_us = o->step_ms * 1000;
+	l->step_us = o->step_ms ? o->step_ms * 1000 : SCHED_STEP_AUTO;
+	l->wait_us_max = o->wait_ms * 1000;
+	l->policy = (uint32_t)o->policy;
+	l->ttl_us = o->ttl_ms * 1000;
 	l->stream_turn_bytes = o->stream_bytes;
 	l->stream_bytes = o->stream_bytes * l->turn_count;
 	l->lease_us_max = o->lease_max_ms * 1000;
@@ -196,14 +200,21 @@ static int text_open(struct daemon *d)
 	code = d->options.template_name[0] ? template_find(d->options.template_name, &d->template)
 					   : template_of_model(d->model, &d->template, reason);
 	if (code && d->options.template_name[0]) {
-		log_say(LOG_ERROR, "there is no chat template of that name (--template)");
+		char names[256] = "";
+		for (unsigned i = 0, n = 0; template_names(i); i++)
+			n += (unsigned)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+						template_names(i));
+		log_say(LOG_ERROR, "there is no chat template of that name (--template); known: %s", names);
 		return code;
 	}
 	if (code) {
-		log_say(LOG_NOTICE, "%s; serving raw tokens and text only", reason);
+		log_say(LOG_NOTICE, "%s; name a template with --template, or send raw tokens: "
+			"messages will be refused", reason);
 		d->template = NULL;
 	}
-	d->end_mark = tokenizer_find(d->tokenizer, "<|im_end|>");
+	d->call_mark = UINT32_MAX;
+	if (d->template)
+		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
 	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
 		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
@@ -247,7 +258,8 @@ static int store_start(struct daemon *d)
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
 	so.page_tokens = d->limits.page_tokens;
-	const uint32_t most = sched_effect_max(&d->limits) * 2 + 64;
+	const uint32_t most = sched_effect_max(&d->limits) * 2 + 4096;
+	so.keep_bytes = 4 * KEEP_STEP_BYTES;
 	while (so.ring_records < most)
 		so.ring_records *= 2;
 	const int code = store_open(&so, &d->store, reason, &warning);
@@ -255,6 +267,11 @@ static int store_start(struct daemon *d)
 		log_say(LOG_ERROR, "%s", reason);
 	else if (warning)
 		log_say(LOG_NOTICE, "%s", warning);
+	if (!code && store_heard(d->store))
+		log_say(LOG_ERROR,
+			"the process before this one ended with a last word: it is an incident of the log now");
+	else if (!code && store_unclean(d->store))
+		log_say(LOG_NOTICE, "the process before this one did not close its log (killed, or the power went)");
 	return code;
 }
 
@@ -269,7 +286,8 @@ static int device_open(struct daemon *d)
 		return code;
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
-	return engine_open(d->forward, d->limits.group[0].page_count[PLACE_DEVICE] + 1, &d->engine);
+	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
+	return engine_open(d->forward, pages + 1, pages, &d->engine);
 }
 
 static int tables_open(struct daemon *d)
@@ -322,14 +340,43 @@ static void descriptors_raise(void)
 	}
 }
 
+/* Loud: whoever reads the log of a daemon with faults on purpose must see it. */
+static int inject_open(struct daemon *d)
+{
+	char why[INJECT_REASON_MAX];
+	const int code = inject_read(d->options.inject, &d->inject, why);
+	if (code)
+		log_say(LOG_ERROR, "--inject: %s", why);
+	else if (d->inject.on)
+		log_say(LOG_ERROR, "FAULTS ARE MADE ON PURPOSE (--inject %.200s): not for use", d->options.inject);
+	return code;
+}
+
+static struct store *last_word_store;
+
+/* A broken invariant says so in the beacon before the process ends. */
+static void last_word(int signal_number)
+{
+	const struct store_last_word word = {.reason = REASON_INVARIANT};
+	signal(signal_number, SIG_DFL);
+	if (last_word_store && store_said(last_word_store) == 0)
+		store_beacon(last_word_store, &word);
+}
+
 static int daemon_open(struct daemon *d)
 {
 	TRY(signals_open(d));
+	TRY(inject_open(d));
 	descriptors_raise();
 	TRY(endpoint_lock(d));
 	TRY(store_start(d));
+	last_word_store = d->store;
+	signal(SIGABRT, last_word);
 	TRY(device_open(d));
 	TRY(tables_open(d));
+	TRY(traffic_open(d));
+	TRY(keep_open(d));
+	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
@@ -347,10 +394,15 @@ static void daemon_close(struct daemon *d)
 		engine_close(&d->engine); /* closes the forward pass with it */
 	else if (d->forward)
 		forward_close(&d->forward);
+	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
+	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
+	keep_close(d);
+	if (d->streams >= 0)
+		close(d->streams);
 	rendering_free(&d->rendering);
 	free(d->peers);
 	free(d->owed);
@@ -365,6 +417,7 @@ static void daemon_close(struct daemon *d)
 	free(d->undo.token);
 	free(d->page_principal);
 	free(d->sched);
+	free(d->sums);
 	free(d->out);
 	free(d->ids);
 	form_index_close(&d->form_index);
@@ -387,7 +440,7 @@ int daemon_run(const struct options *options)
 	char reason[MODEL_REASON_MAX];
 	memset(d, 0, sizeof *d);
 	d->options = *options;
-	d->signals = d->lock = d->epoll = -1;
+	d->signals = d->lock = d->epoll = d->streams = -1;
 	log_level_set((enum log_level)options->log);
 	if (sodium_init() < 0)
 		return EXIT_FAILED;

@@ -13,10 +13,12 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "clients/wire.h"
 #include "runtime/engine.h"
 #include "runtime/form.h"
+#include "runtime/inject.h"
 #include "runtime/options.h"
 #include "runtime/store.h"
 #include "runtime/template.h"
@@ -37,6 +39,8 @@ struct peer {
 	uint32_t owed;          /* short answers that could not be sent yet */
 	uint64_t channel_last;  /* the highest channel of a CALL so far */
 	uint64_t seen_us, retry_us;
+	uint32_t strikes;       /* malformed messages since strike_us */
+	uint64_t strike_us, muted_us; /* muted_us: until when nothing of it is looked at */
 };
 
 /* A short answer outside of any call (WELCOME, PONG, REJECT) that found its peer's pipe full. Kept in
@@ -60,6 +64,9 @@ struct turn_mark {
 struct held_form {
 	struct form *form;
 	uint32_t sessions;
+	/* The tools that it was made of, one after another, for session.export and restarts. */
+	char *tools;
+	uint32_t tool_count, *tool_length;
 };
 
 struct session {
@@ -76,6 +83,11 @@ struct session {
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
+	uint64_t number;           /* in the recorded traffic; 0: not there yet */
+	uint64_t touched_us;       /* when a call last named it */
+	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
+	uint32_t kept_history, kept_marks;
+	uint32_t known;            /* tokens that were computed before the restart */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
 };
 
@@ -86,36 +98,53 @@ enum call_state {
 	CALL_ENDED    /* its END is made; what is left is to send it */
 };
 
+/* Where a DATA ended, so that it can be sent again as it was. */
+struct sent_mark {
+	uint32_t tokens, bytes;
+};
+
 /* An accepted call. Text and tokens of a turn lie in the slot from its first byte to its last. */
 struct call {
 	enum call_state state;
 	uint32_t generation; /* with the index, the scheduler's turn key */
-	uint32_t peer;       /* or NONE: the client is gone */
+	uint32_t peer;       /* or NONE: nobody reads it now */
 	uint32_t principal, session, sched; /* session: index or NONE; sched: the scheduler's turn */
 	uint8_t method;
 	struct wire_id op;
-	uint64_t channel, seq;
-	bool dup, accepted_sent;
+	uint64_t channel, seq;  /* seq: the last that its reader was sent */
+	bool dup, accepted_sent, begun; /* begun: a batch has had it */
+	bool keyed, end_sent;   /* keyed: named by an idempotency key */
+	uint64_t detach_us;     /* how long it lives without a reader */
+	uint64_t forget_us;     /* without a reader: when that is over */
+	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
+	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
+	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
 	size_t deferred_body, deferred_blob;
 	size_t blob_length;     /* END's third frame, kept in `text`; 0: none */
 	uint64_t window, deadline_us, progress_us, note_us;
+	uint64_t began_us, token_us; /* when it came; when its last token did */
 	/* The turn. */
 	struct wire_sampling sampling; /* its strings point into stop_bytes */
 	char stop_bytes[WIRE_STOPS_MAX * 257];
 	struct form_state form;
 	bool forced, tools;
-	uint32_t prompt, computed, keep;
+	uint32_t prompt, computed, keep, output_max;
 	uint32_t sampled;       /* tokens so far */
 	uint32_t credit;        /* told to the scheduler */
 	uint64_t tool_us;
 	size_t text_length;     /* bytes of text so far */
 	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
-	uint32_t sent_tokens;
+	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
+	size_t call_visible;
+	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
+	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
+	uint64_t seq_made;
+	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ended */
 	struct utf8_stream utf8;
 	bool pages_lost;
 	uint32_t wait_why, wait_place;
@@ -148,12 +177,31 @@ struct idem {
 	uint8_t body_hash[16];
 };
 
+/* The digest of a full page, as long as it bears the tag. */
+struct page_sum {
+	uint64_t tag, digest[2];
+	uint64_t asked; /* the tag under which it is being computed; 0: it is not */
+	uint64_t bad;   /* the tag under which it was found to be another */
+};
+
+enum { METRICS_BUCKETS = 16, METRICS_ENDS = 32 };
+enum { ORIGIN_RESIDENT, ORIGIN_RELOADED, ORIGIN_RECOMPUTED, ORIGIN_NEW, ORIGIN_COUNT };
+struct histogram {
+	uint64_t bucket[METRICS_BUCKETS], count, sum_us;
+};
+/* What only grows, for the method metrics. */
+struct stats {
+	uint64_t calls, resumes, rejects, mutes, data, data_bytes;
+	uint64_t prompt[ORIGIN_COUNT], ends[METRICS_ENDS];
+	struct histogram first_token, next_token, queue;
+};
+
 struct daemon {
 	struct options options;
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
-	uint32_t end_mark;        /* the token that the template closes a message with */
+	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
@@ -167,11 +215,14 @@ struct daemon {
 	int epoll, signals, lock;
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
+	struct stats stats;
+	FILE *traffic;          /* NULL: nothing is recorded */
+	uint64_t traffic_sessions;
 	bool draining, stopping, failed;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
 	bool audit_due, engine_watched;
-	uint64_t audited_us;
+	uint64_t audited_us, reaped_us;
 
 	struct principal *principals;
 	struct peer *peers;
@@ -200,6 +251,18 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
+	uint8_t *scratch;       /* for what is kept */
+	int streams;            /* the file of what was sent */
+	bool restore_other;     /* what is restored was made with another model or plan */
+	uint64_t swept_us;
+	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
+	uint32_t forgotten_next;
+	struct inject inject;
+	struct page_sum *sums;  /* per page */
+	bool scrubbing;         /* a job of the scrub's is with the engine */
+	uint32_t scrub_page;
+	uint64_t scrub_next_us, scrub_began_us;
+	uint64_t incidents[REASON_COUNT], conflicts_told;
 	uint64_t durable_told;
 	uint64_t prefill_us_total, prefill_rows_total;
 };
@@ -238,13 +301,18 @@ void calls_close(struct daemon *d);
 /* A slot for the CALL in hand; NONE if there is none free or the principal has too many. */
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m);
 void call_free(struct daemon *d, uint32_t call);
+/* A free slot as a new one, in CALL_ENDED, with nobody's name on it. */
+void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
 void call_idem_forget(struct daemon *d, uint32_t call);
-/* 0: a new key, now remembered with the op; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
-int call_idem(struct daemon *d, uint32_t call, const struct wire_id *key,
+/* 0: a new key; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
+int idem_find(const struct daemon *d, uint32_t principal, const struct wire_id *key,
 	      const uint8_t body_hash[16], struct wire_id *op);
+/* Remembers a new key with the call's op. */
+void idem_keep(struct daemon *d, uint32_t call, const struct wire_id *key,
+	       const uint8_t body_hash[16]);
 uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *op);
 uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel);
 /* Makes the END of a call that is no turn, or of a refused turn. code 0: status "ok". */
@@ -262,16 +330,46 @@ void call_cancel(struct daemon *d, uint32_t call, enum end end);
 /* Tells the scheduler of new room in the stream, when it matters. */
 void call_credit(struct daemon *d, uint32_t call);
 
+/* attach.c: a call's reader, lost and found again. */
+/* The call has lost its reader: it lives on for its detach time, or is cancelled. */
+void call_detached(struct daemon *d, uint32_t call);
+/* END was sent, or made with nobody there: the slot is kept for a RESUME, or freed. */
+void call_settled(struct daemon *d, uint32_t call);
+/* Ended and sent: only kept so that it can be asked for again. */
+bool call_kept(const struct call *c);
+/* Frees the kept call that gives way to a new one of that principal; NONE: there is none. */
+uint32_t call_reclaim(struct daemon *d, uint32_t principal, bool only_own);
+/* The peer's channel becomes the call's reader, behind after_seq. 0, or why not; then nothing is
+   changed. Whoever read it before is told so. */
+int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel, uint64_t after_seq,
+		uint64_t window);
+/* Time for a call without a reader. Returns when to look again. */
+uint64_t call_detached_tick(struct daemon *d, uint32_t call);
+/* RESUME and ACK. */
+void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		   size_t length);
+void attach_ack(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		size_t length);
+
 /* session.c: histories. */
 int sessions_open(struct daemon *d);
 void sessions_close(struct daemon *d);
 uint32_t session_take(struct daemon *d, uint32_t principal);
 void session_drop(struct daemon *d, uint32_t session);
+/* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
+uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
 /* Cuts the history and what goes with it to `tokens`, which lies within it. */
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
 /* Cuts to `tokens` here and in the scheduler; the session has no running call. */
 void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
+/* Whether sessions of that template can be had; raw: tokens only. */
+int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
+/* Takes the tools that a session is opened with; `tools` has room for them. */
+int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
+/* The scheduler hears of a session whose slot is filled, unless code says what is wrong with it; ends
+   the call either way. */
+void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code);
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m);
@@ -280,6 +378,8 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
+/* The tools of a session, as they were kept. */
+int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes);
 /* Sets what END says of a session: id, epoch, turn. */
 void session_end_fields(const struct session *s, struct wire_end *end);
 /* Tokenises the rendering in hand into d->ids; *count of them. */
@@ -289,12 +389,22 @@ int session_tokenise(struct daemon *d, size_t *count);
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
 		 size_t length, const uint8_t *blob, size_t blob_length);
+/* A turn that ran before the restart runs again from its start, or ends as restarted. */
+void turn_restart(struct daemon *d, uint32_t call);
+void turn_restart_fail(struct daemon *d, uint32_t call);
 /* Ends the deferred turns of a session, with a status or (NULL) as not found. */
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 /* Runs the turns that waited for the one they supersede. */
 void turns_deferred(struct daemon *d);
 /* One sampled token; returns END_NONE or why the turn is over. */
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
+/* What END says of a turn that ended so. */
+const char *turn_status(enum end end);
+/* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
+enum { TURN_ID_ROOM = 24 };
+void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][TURN_ID_ROOM]);
+/* Says in END's result why what looked like a call was none, if something did. */
+void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
@@ -307,6 +417,9 @@ int step_open(struct daemon *d);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
 void step_batch_done(struct daemon *d, struct engine_job *job);
+/* Records an incident with a page, and ends the process where --integrity says so. call: whose turn
+   it ends, or NONE. */
+void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call);
 /* The audit log has room for the records of another step. */
 bool step_room(const struct daemon *d);
 /* Pushes one record of the step in hand; and closes the step, if any was pushed. */
@@ -327,6 +440,35 @@ bool method_is_turn(uint8_t method);
 int method_session_check(struct daemon *d, uint32_t call, const struct wire_call *m);
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
 		 const uint8_t *blob, size_t blob_length);
+
+/* digest.c */
+int digests_open(struct daemon *d);
+/* The digests that an entry of the batch asks for; its pages are in d->refs. resumes: its turn begins. */
+void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes);
+void digests_take(struct daemon *d, const struct engine_job *job);
+/* A page that was found to be another under that tag. */
+bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
+/* Pages at rest are compared, a few. Returns when to be called next. */
+uint64_t digests_scrub(struct daemon *d);
+/* The faults of --inject on an entry, whose pages are in d->refs. */
+void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages, bool resumes);
+
+/* move.c */
+void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
+			   size_t blob_length);
+
+/* traffic.c: the turns that were answered, as a trace. */
+int traffic_open(struct daemon *d);
+void traffic_turn(struct daemon *d, const struct call *c, struct session *s, const struct effect *e);
+void traffic_close(struct daemon *d);
+
+/* metrics.c */
+void histogram_add(struct histogram *h, uint64_t us);
+/* A token of the call was sampled just now; a turn has ended. */
+void metrics_token(struct daemon *d, struct call *c);
+void metrics_end(struct daemon *d, const struct effect *e);
+void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m);
 
 /* stop.c: how much of a text may be shown while a stop string could still begin in it. */
 /* Looks for the first stop string in text[from..length): its start, or SIZE_MAX. *hold: where the

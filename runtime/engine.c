@@ -1,5 +1,5 @@
 /*
- * The engine's thread. Jobs go to it and come back through two queues of two places, each with one
+ * The engine's thread. Jobs go to it and come back through two queues of three places, each with one
  * writer and one reader; an eventfd beside each counts what is in it. Whoever takes from a queue
  * takes from its counter first, so a place is never read before it was written, and the thread
  * sleeps in read(2) when there is nothing to do.
@@ -16,8 +16,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One job computes while the loop fills the next. */
-enum { ENGINE_JOBS = 2 };
+/* One job computes while the loop fills the next; a third is without a batch. */
+enum { ENGINE_JOBS = 3 };
 
 struct queue {
 	struct engine_job *place[ENGINE_JOBS];
@@ -34,6 +34,8 @@ struct engine {
 	struct queue work, done;
 	struct engine_job job[ENGINE_JOBS];
 	bool busy[ENGINE_JOBS]; /* the loop's own: not free */
+	uint8_t *page;          /* room for one, for faults on purpose */
+	uint64_t page_bytes;
 };
 
 static void queue_put(struct queue *queue, struct engine_job *job)
@@ -86,10 +88,53 @@ static int engine_assign(struct forward *forward, const struct engine_assign *a)
 	return ops->page_tags_set(device, a->group, a->page_first, a->page_count, a->tag_first);
 }
 
+static int engine_poke(struct engine *engine, const struct engine_poke *p)
+{
+	const struct ops *ops = forward_ops(engine->forward);
+	struct device *device = forward_device(engine->forward);
+	uint64_t tag = 0;
+	switch (p->kind) {
+	case POKE_TAG:
+		TRY(ops->page_tag(device, p->group, p->page, &tag));
+		return ops->page_tags_set(device, p->group, p->page, 1, tag ^ p->value);
+	case POKE_TAKE:
+		TRY(ops->page_clear(device, p->group, p->page, 1));
+		return ops->page_tags_set(device, p->group, p->page, 1, p->value);
+	case POKE_GIVE:
+		return ops->page_tags_set(device, p->group, p->page, 1, p->value);
+	default:
+		TRY(ops->page_read(device, p->group, p->page, engine->page));
+		engine->page[p->value / 8 % engine->page_bytes] ^= (uint8_t)(1u << (p->value % 8));
+		return ops->page_write(device, p->group, p->page, engine->page);
+	}
+}
+
+static int engine_digest(struct engine *engine, struct engine_digest *d)
+{
+	const struct ops *ops = forward_ops(engine->forward);
+	struct device *device = forward_device(engine->forward);
+	uint64_t tag;
+	TRY(ops->page_tag(device, d->group, d->page, &tag));
+	d->state = DIGEST_GONE;
+	if (tag != d->tag)
+		return 0;
+	TRY(ops->page_digest(device, d->group, d->page, forward_plan(engine->forward)->page_tokens, d->got));
+	d->state = DIGEST_MADE;
+	if (d->want[0] == 0 && d->want[1] == 0)
+		return 0;
+	d->state = d->want[0] == d->got[0] && d->want[1] == d->got[1] ? DIGEST_SAME : DIGEST_OTHER;
+	/* No tag is 0. */
+	return d->state == DIGEST_SAME ? 0 : ops->page_tags_set(device, d->group, d->page, 1, 0);
+}
+
 static int engine_compute(struct engine *engine, struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->assign_count; i++)
 		TRY(engine_assign(engine->forward, &job->assign[i]));
+	for (uint32_t i = 0; i < job->poke_count; i++)
+		TRY(engine_poke(engine, &job->poke[i]));
+	for (uint32_t i = 0; i < job->digest_count; i++)
+		TRY(engine_digest(engine, &job->digest[i]));
 	if (job->batch == 0)
 		return 0;
 	return forward_step(engine->forward, job->block, job->sampled, job->faults);
@@ -110,13 +155,16 @@ static void *engine_main(void *arg)
 	}
 }
 
-static int job_open(struct engine_job *job, const struct device_plan *plan, uint32_t assign_max)
+static int job_open(struct engine_job *job, const struct device_plan *plan, uint32_t assign_max,
+		    uint32_t digest_max)
 {
+	job->digest_max = digest_max;
+	job->digest = calloc(digest_max ? digest_max : 1, sizeof *job->digest);
 	job->assign_max = assign_max;
 	job->assign = calloc(assign_max ? assign_max : 1, sizeof *job->assign);
 	job->sampled = calloc(plan->samples_max, sizeof *job->sampled);
 	job->faults = calloc(plan->sequences_max, sizeof *job->faults);
-	if (!job->assign || !job->sampled || !job->faults)
+	if (!job->assign || !job->sampled || !job->faults || !job->digest)
 		return -ERR_MEMORY;
 	return batch_builder_open(plan, &job->builder);
 }
@@ -125,6 +173,7 @@ static void job_close(struct engine_job *job)
 {
 	batch_builder_close(&job->builder);
 	free(job->assign);
+	free(job->digest);
 	free(job->sampled);
 	free(job->faults);
 }
@@ -140,16 +189,23 @@ static int engine_start(struct engine *engine)
 	return engine->started ? 0 : -ERR_MEMORY;
 }
 
-int engine_open(struct forward *forward, uint32_t assign_max, struct engine **out)
+int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_max, struct engine **out)
 {
+	const struct device_plan *plan = forward_plan(forward);
 	struct engine *engine = calloc(1, sizeof *engine);
 	if (!engine)
 		return -ERR_MEMORY;
 	engine->work.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	engine->done.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE | EFD_NONBLOCK);
-	int err = engine->work.fd < 0 || engine->done.fd < 0 ? -ERR_IO : 0;
+	for (uint32_t g = 0; g < plan->group_count; g++) {
+		const uint64_t bytes = ops_page_bytes(plan->kv, plan->group[g].layers, plan->kv_heads, plan->head,
+						      plan->page_tokens);
+		engine->page_bytes = bytes > engine->page_bytes ? bytes : engine->page_bytes;
+	}
+	engine->page = malloc(engine->page_bytes);
+	int err = !engine->page ? -ERR_MEMORY : engine->work.fd < 0 || engine->done.fd < 0 ? -ERR_IO : 0;
 	for (uint32_t i = 0; err == 0 && i < ENGINE_JOBS; i++)
-		err = job_open(&engine->job[i], forward_plan(forward), assign_max);
+		err = job_open(&engine->job[i], plan, assign_max, digest_max);
 	engine->forward = forward;
 	if (err == 0)
 		err = engine_start(engine);
@@ -180,6 +236,7 @@ void engine_close(struct engine **out)
 	if (engine->done.fd >= 0)
 		close(engine->done.fd);
 	forward_close(&engine->forward);
+	free(engine->page);
 	free(engine);
 	*out = NULL;
 }
@@ -206,7 +263,7 @@ struct engine_job *engine_job(struct engine *engine)
 		engine->busy[i] = true;
 		job->batch = 0;
 		job->block = NULL;
-		job->assign_count = 0;
+		job->assign_count = job->poke_count = job->digest_count = 0;
 		return job;
 	}
 	return NULL;

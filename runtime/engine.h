@@ -2,7 +2,8 @@
  * The engine: the one thread that owns the device. The loop hands it whole jobs and gets them back;
  * they share nothing else.
  *
- * Two jobs exist. The loop takes a free one, fills it, submits it; the engine sets the tags of newly
+ * Three jobs exist: one computes, one is being filled, one may be of those without a batch. The loop
+ * takes a free one, fills it, submits it; the engine sets the tags of newly
  * assigned pages, clears what must be cleared, computes the block, and gives the job back through
  * engine_done, announced on engine_fd (an eventfd, readable while any is done).
  */
@@ -21,12 +22,40 @@ struct engine_assign {
 	uint64_t tag_first;
 };
 
+/* A digest of a full page: made, or compared with the one that was made when it was filled. A page
+   that is not what it was loses its tag, so that no batch reads it, this one's included. */
+enum digest_state { DIGEST_MADE, DIGEST_SAME, DIGEST_OTHER, DIGEST_GONE /* it bears another tag */ };
+struct engine_digest {
+	uint32_t group, page;
+	uint64_t tag;
+	uint64_t want[2]; /* 0, 0: it is to be made */
+	uint64_t got[2];  /* the result, and its enum digest_state */
+	uint32_t state, reserved;
+};
+
+/* A fault on purpose: see runtime/inject.h. */
+enum poke_kind {
+	POKE_TAG,  /* the page's tag is turned by value */
+	POKE_GIVE, /* it becomes value */
+	POKE_TAKE, /* it becomes value and the page is cleared */
+	POKE_BIT   /* bit `value` of the page, counted around, is turned */
+};
+struct engine_poke {
+	uint32_t kind, group, page, reserved;
+	uint64_t value;
+};
+enum { ENGINE_POKES = 64 };
+
 struct engine_job {
-	uint64_t batch;                  /* the scheduler's number; 0: no batch, only assignments */
+	uint64_t batch;                  /* the scheduler's number; 0: no batch, only what is below */
 	struct batch_builder *builder;   /* the job's own */
 	const struct ops_batch *block;   /* what batch_end returned; NULL if batch is 0 */
 	struct engine_assign *assign;    /* room for assign_max; counts are the loop's */
 	uint32_t assign_count, assign_max;
+	struct engine_poke poke[ENGINE_POKES]; /* after the assignments */
+	uint32_t poke_count;
+	struct engine_digest *digest;    /* after the pokes, before the batch; room for digest_max */
+	uint32_t digest_count, digest_max;
 	/* Results, valid after engine_done. */
 	int err;                         /* of the whole step; then nothing below counts */
 	uint64_t measured_us;
@@ -38,7 +67,7 @@ struct engine;
 
 /* Takes over `forward` (closed by engine_close) and starts the thread. A refused call (-ERR_MEMORY,
    -ERR_IO) leaves `forward` with the caller. */
-int engine_open(struct forward *forward, uint32_t assign_max, struct engine **out);
+int engine_open(struct forward *forward, uint32_t assign_max, uint32_t digest_max, struct engine **out);
 void engine_close(struct engine **engine); /* waits for the job in hand */
 int engine_fd(const struct engine *engine);
 /* A free job, empty, now the caller's until engine_release; NULL if there is none. */

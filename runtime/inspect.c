@@ -150,8 +150,8 @@ static char *read_input(const char *command, size_t *length)
 static int encode(const char *command, const struct tokenizer *t, const char *text,
 		  size_t length, bool special)
 {
-	size_t count = 0, capacity = length * 3;
-	uint32_t *ids = malloc((capacity + 1) * sizeof *ids);
+	size_t count = 0, capacity = length * 3 + 3;
+	uint32_t *ids = malloc(capacity * sizeof *ids);
 	int code = ids ? tokenizer_encode(t, text, length, special, ids, capacity, &count) :
 			 -ERR_MEMORY;
 	if (code == 0) {

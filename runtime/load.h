@@ -1,13 +1,15 @@
 /*
- * Inside the loader: what a GGUF file says, before anything is made of it. load_gguf.c reads the
- * structure (header, keys, tensor directory), load_arch.c the architecture and the shapes,
- * load_vocabulary.c the vocabulary, load.c puts the model together. Nobody else includes this.
+ * Inside the loader: what a model's files say, before anything is made of it. load_gguf.c reads the
+ * structure (header, keys, tensor directory), load_split.c finds the files of a split model, load_hub.c
+ * reads a folder of safetensors, load_arch.c the architecture, load_vocabulary.c the vocabulary; load.c
+ * puts the model together. Nobody else includes this.
  */
 #ifndef HOLDFAST_RUNTIME_LOAD_H
 #define HOLDFAST_RUNTIME_LOAD_H
 
 #include "runtime/map.h"
 #include "runtime/model.h"
+#include "runtime/wanted.h"
 
 /* What is taken of a file. Each is far above any known model, and each bounds memory or time. */
 enum {
@@ -18,6 +20,7 @@ enum {
 	GGUF_NAME_BYTES_MAX = 63, /* the format's own: 64 with a NUL */
 	GGUF_DIMENSIONS_MAX = 4,
 	GGUF_ALIGNMENT_MAX = 1 << 20,
+	GGUF_SPLIT_MAX = 256, /* files of one model: each is an open descriptor */
 	MODEL_WIDTH_MAX = 65536,
 	MODEL_FF_MAX = 1 << 20,
 	MODEL_HEADS_MAX = 1024,
@@ -66,6 +69,10 @@ const char *gguf_show(const char *bytes, size_t length);
 
 /* Opens the file and reads the structure; *g is zeroed first, and gguf_close is due in any case. */
 int gguf_open(const char *path, struct gguf *g, char *reason);
+/* The same of keys in memory, and of tensors that lie elsewhere: both are taken over, and their
+   names are borrowed until gguf_close. *g is zero but for fd and reason. */
+int gguf_adopt(uint8_t *bytes, size_t length, struct tensor *tensor, uint32_t tensor_count,
+	       struct gguf *g, char *reason);
 void gguf_close(struct gguf *g);
 
 /* The value of a key, NULL if there is none. */
@@ -85,10 +92,34 @@ const char *gguf_type_block(uint32_t type, uint32_t *elements, uint32_t *bytes);
 uint32_t gguf_get_u32(const uint8_t *at);
 uint64_t gguf_get_u64(const uint8_t *at);
 
-/* Refuses another architecture, and a split file, by name. */
+/* How many files the model is split into, said by its first; refuses one that is not the first. */
+int split_count(struct gguf *g, uint32_t *count);
+/* Opens parts[1] and so on, whose room is zeroed but for fd, -1; parts[0] is open. */
+int split_open(const char *path, struct gguf *parts, uint32_t count);
+
+/* What all models of an architecture have in common. */
+struct family {
+	const char *name; /* as GGUF has it */
+	enum rope_kind rope;
+	enum gate_kind gate;
+	enum { BIAS_NEVER, BIAS_MAYBE, BIAS_ALWAYS } bias; /* on q, k and v */
+	/* Which layers a window that the file states is of. */
+	enum { WINDOWS_NONE, WINDOWS_ALL, WINDOWS_PERIOD } windows;
+	bool qk_norm, post_norms, softcaps;
+	bool scaled; /* the embedding, by the root of the width */
+};
+
+/* NULL if there is none of that name. */
+const struct family *family_find(const char *name, size_t length);
+/* Sets what follows from the family, and zero elsewhere. */
+void family_init(const struct family *family, struct arch *arch);
+/* Sets what follows from the tensors: vocab, tied, biases. */
+void family_tensors(const struct family *family, struct model *model);
+
+/* Refuses another architecture by its name. */
 int load_arch_name(struct gguf *g);
 /* Fills model->arch from keys and checks that every tensor the architecture needs is there in the
-   right shape, and no other. model->tensor and names are in place, vocabulary.count is known. */
+   right shape, and no other. The model's tensors are in place, vocabulary.count is known. */
 int load_arch(struct gguf *g, struct model *model);
 /* Fills model->vocabulary; *memory is one allocation for all of it. */
 int load_vocabulary(struct gguf *g, struct model *model, void **memory);

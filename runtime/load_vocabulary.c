@@ -4,6 +4,7 @@
  */
 #include "runtime/load.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,17 +36,21 @@ static int short_string(struct gguf *g, const char *key, size_t room, char *to)
 static int read_kind(struct gguf *g, struct vocabulary *v)
 {
 	TRY(short_string(g, "tokenizer.ggml.model", sizeof v->model, v->model));
+	/* A vocabulary of scores cuts no text beforehand; what the file calls that does not matter. */
+	if (!strcmp(v->model, "llama"))
+		return 0;
 	if (strcmp(v->model, "gpt2"))
 		return gguf_refuse(g, -ERR_UNSUPPORTED,
-				   "tokenizer.ggml.model: \"%s\" is not supported, \"gpt2\" is",
-				   gguf_show(v->model, strlen(v->model)));
+				   "tokenizer.ggml.model: \"%s\" is not supported, \"gpt2\" and "
+				   "\"llama\" are", gguf_show(v->model, strlen(v->model)));
 	if (!gguf_find(g, "tokenizer.ggml.pre"))
 		return gguf_refuse(g, -ERR_UNSUPPORTED,
 				   "tokenizer.ggml.pre: without the key the text would be cut wrongly");
 	TRY(short_string(g, "tokenizer.ggml.pre", sizeof v->pre, v->pre));
 	if (!pretokenizer_known(v->pre))
 		return gguf_refuse(g, -ERR_UNSUPPORTED,
-				   "tokenizer.ggml.pre: \"%s\" is not supported, \"smollm\" is",
+				   "tokenizer.ggml.pre: \"%s\" is not supported; smollm, gpt-2, qwen2, "
+				   "llama-bpe and tekken are",
 				   gguf_show(v->pre, strlen(v->pre)));
 	return 0;
 }
@@ -98,11 +103,46 @@ static int check_merges(struct gguf *g, const struct vocabulary *v)
 	return 0;
 }
 
+/* A vocabulary of scores orders merges by them, and writes what it has no token for byte by byte: it
+   needs numbers, and a token for each of the 256 bytes. */
+static int check_scores(struct gguf *g, const struct vocabulary *v)
+{
+	bool there[256] = {false};
+	for (uint32_t i = 0; i < v->count; i++) {
+		unsigned byte = 0;
+		if (!isfinite(v->score[i]))
+			return gguf_refuse(g, -ERR_BAD_FILE,
+					   "tokenizer.ggml.scores: that of token %u is no number", i);
+		if (v->kind[i] != TOKEN_BYTE)
+			continue;
+		bool right = v->length[i] == 6 && !memcmp(v->text[i], "<0x", 3) &&
+			     v->text[i][5] == '>';
+		for (unsigned n = 3; right && n < 5; n++) {
+			const char c = v->text[i][n];
+			right = memchr("0123456789ABCDEF", c, 16) != NULL;
+			byte = byte * 16 + (unsigned)(c <= '9' ? c - '0' : c - 'A' + 10);
+		}
+		if (!right || there[byte])
+			return gguf_refuse(g, -ERR_BAD_FILE,
+					   "tokenizer.ggml.tokens: token %u is a byte by its kind, and %s",
+					   i, right ? "the second of that byte" : "not <0x00> to <0xFF>");
+		there[byte] = true;
+	}
+	for (unsigned b = 0; b < 256; b++)
+		if (!there[b])
+			return gguf_refuse(g, -ERR_BAD_FILE,
+					   "tokenizer.ggml.tokens: byte 0x%02X has no token", b);
+	return 0;
+}
+
 /* Every token id that a key names must be one; the few that matter are kept. */
 static int read_ids(struct gguf *g, struct vocabulary *v)
 {
 	static const char start[] = "tokenizer.ggml.", end[] = "_token_id";
 	v->bos = v->eos = v->eot = v->unknown = v->pad = UINT32_MAX;
+	/* What these families do when a file does not say. */
+	v->add_space_prefix = !strcmp(v->model, "llama");
+	v->add_bos = v->add_space_prefix || !strcmp(v->pre, "tekken") || !strncmp(v->pre, "llama", 5);
 	for (uint32_t i = 0; i < g->value_count; i++) {
 		const struct gguf_value *value = &g->value[i];
 		const char *key = (const char *)g->bytes + value->key_at;
@@ -134,7 +174,7 @@ static int check_counts(struct gguf *g, const struct gguf_value *tokens,
 	if (tokens->count == 0 || tokens->count > MODEL_VOCAB_MAX)
 		return gguf_refuse(g, -ERR_BAD_FILE, "tokenizer.ggml.tokens: %llu items, 1 to %d are taken",
 				   (unsigned long long)tokens->count, MODEL_VOCAB_MAX);
-	if (merges->count > MODEL_MERGES_MAX)
+	if (merges && merges->count > MODEL_MERGES_MAX)
 		return gguf_refuse(g, -ERR_BAD_FILE, "tokenizer.ggml.merges: %llu items, %d are taken",
 				   (unsigned long long)merges->count, MODEL_MERGES_MAX);
 	if (scores && scores->count != tokens->count)
@@ -181,21 +221,27 @@ int load_vocabulary(struct gguf *g, struct model *model, void **memory)
 	size_t length = 0;
 	TRY(read_kind(g, v));
 	TRY(array(g, "tokenizer.ggml.tokens", GGUF_STRING, true, &tokens));
-	TRY(array(g, "tokenizer.ggml.merges", GGUF_STRING, true, &merges));
-	TRY(array(g, "tokenizer.ggml.scores", GGUF_F32, false, &scores));
+	const bool by_score = !strcmp(v->model, "llama");
+	TRY(array(g, "tokenizer.ggml.merges", GGUF_STRING, !by_score, &merges));
+	TRY(array(g, "tokenizer.ggml.scores", GGUF_F32, by_score, &scores));
+	if (by_score)
+		merges = NULL;
 	TRY(array(g, "tokenizer.ggml.token_type", GGUF_I32, true, &kinds));
 	TRY(gguf_string(g, "tokenizer.chat_template", false, &text, &length));
 	TRY(check_counts(g, tokens, merges, scores));
 	v->count = (uint32_t)tokens->count;
-	v->merge_count = (uint32_t)merges->count;
+	v->merge_count = merges ? (uint32_t)merges->count : 0;
 	TRY(allocate(g, v, scores != NULL, length, memory));
 	/* Written here once, through the one allocation; const for everybody else. */
 	TRY(strings(g, tokens, "tokenizer.ggml.tokens", v->text, (uint32_t *)v->length));
-	TRY(strings(g, merges, "tokenizer.ggml.merges", v->merge, (uint32_t *)v->merge_length));
+	if (merges)
+		TRY(strings(g, merges, "tokenizer.ggml.merges", v->merge, (uint32_t *)v->merge_length));
 	TRY(read_kinds(g, kinds, v->count, (uint8_t *)v->kind));
 	if (scores)
 		memcpy((float *)v->score, g->bytes + scores->at, v->count * sizeof(float));
 	TRY(check_merges(g, v));
+	if (by_score)
+		TRY(check_scores(g, v));
 	if (text)
 		memcpy((char *)v->chat_template, text, length);
 	else

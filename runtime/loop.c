@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/keep.h"
+
 enum {
 	MESSAGES_PER_TURN = 64,
 	MESSAGES_US = 4000, /* after so long the others have their turn */
@@ -34,7 +36,7 @@ struct parts {
 	bool too_many;
 };
 
-static uint64_t clock_us(void)
+uint64_t loop_clock_us(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -107,7 +109,7 @@ static void window(struct daemon *d, uint32_t peer, const struct wire_header *h,
 	/* A grant may cross the END of its call: that is no error. */
 	if (code)
 		peer_reject(d, peer, h->channel, code);
-	else if (call != NONE)
+	else if (call != NONE && d->calls[call].peer == peer)
 		call_window(d, call, m.max_off);
 }
 
@@ -150,24 +152,6 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 	peer_say(d, peer, WIRE_PONG, 0, bytes, w.length);
 }
 
-/* RESUME and ACK are read, so that a client may speak them; the ring that would serve a RESUME after
-   a lost connection is not kept yet, and the answer says so. */
-static void resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
-		const void *body, size_t length)
-{
-	struct wire_resume m;
-	const int code = wire_read_resume(body, length, &d->wire, &m);
-	peer_reject(d, peer, h->channel, code ? code : ERR_GONE);
-}
-
-static void ack(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length)
-{
-	struct wire_ack m;
-	const int code = wire_read_ack(body, length, &d->wire, &m);
-	if (code)
-		peer_reject(d, peer, h->channel, code);
-}
-
 static void message_do(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
 {
 	const void *body = zmq_msg_data(&p->part[2]);
@@ -189,8 +173,8 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 		break;
 	case WIRE_WINDOW: window(d, peer, h, body, length); break;
 	case WIRE_CANCEL: cancel(d, peer, h, body, length); break;
-	case WIRE_RESUME: resume(d, peer, h, body, length); break;
-	case WIRE_ACK: ack(d, peer, h, body, length); break;
+	case WIRE_RESUME: attach_resume(d, peer, h, body, length); break;
+	case WIRE_ACK: attach_ack(d, peer, h, body, length); break;
 	case WIRE_PING: pong(d, peer, body, length); break;
 	case WIRE_BYE: peer_gone(d, peer); break;
 	default: peer_reject(d, peer, h->channel, ERR_BAD_TYPE);
@@ -209,7 +193,10 @@ static void parts_do(struct daemon *d, struct parts *p)
 		log_say(LOG_DEBUG, "a message from nobody known, or too many peers or principals; dropped");
 		return;
 	}
-	d->peers[peer].seen_us = d->now_us;
+	struct peer *speaker = &d->peers[peer];
+	speaker->seen_us = d->now_us;
+	if (d->now_us < speaker->muted_us)
+		return;
 	int code = p->count < 3 || p->too_many ? -ERR_BAD_FRAMES : 0;
 	if (code == 0)
 		code = wire_header_read(zmq_msg_data(&p->part[1]), zmq_msg_size(&p->part[1]), &h);
@@ -242,7 +229,7 @@ static bool messages_take(struct daemon *d)
 		parts_do(d, &p);
 		parts_close(&p);
 		/* Costly ones share the loop with streams and with other peers. */
-		if (clock_us() - d->now_us > MESSAGES_US)
+		if (loop_clock_us() - d->now_us > MESSAGES_US)
 			break;
 	}
 	return true;
@@ -284,7 +271,7 @@ static bool drain_over(struct daemon *d)
 		if (c->state == CALL_RUNNING && late)
 			call_cancel(d, i, END_DRAIN);
 		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED;
-		sending |= c->state == CALL_ENDED;
+		sending |= c->state == CALL_ENDED && c->peer != NONE;
 	}
 	if (running) {
 		d->drain_quiet_us = 0;
@@ -335,7 +322,17 @@ static void store_take(struct daemon *d)
 {
 	if (!d->store)
 		return;
-	const uint64_t durable = store_durable(d->store);
+	const uint64_t durable = store_durable(d->store), conflicts = store_conflicts(d->store);
+	if (conflicts != d->conflicts_told) {
+		log_say(LOG_ERROR, "integrity: %llu owner rows of the audit log were not what they should be",
+			(unsigned long long)(conflicts - d->conflicts_told));
+		d->incidents[REASON_ROW] += conflicts - d->conflicts_told;
+		d->conflicts_told = conflicts;
+		const struct store_last_word word = {.reason = REASON_ROW};
+		if (d->options.integrity == INTEGRITY_ABORT)
+			store_beacon(d->store, &word);
+		CHECK(d->options.integrity != INTEGRITY_ABORT);
+	}
 	if (store_failed(d->store) && !d->failed) {
 		log_say(LOG_ERROR,
 			"the audit log in %.400s failed: %s; stopping: make room or mend the disk, start again",
@@ -362,7 +359,7 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		next = d->now_us + 20000;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
-	const uint64_t now = clock_us();
+	const uint64_t now = loop_clock_us();
 	if (next <= now)
 		return 0;
 	const uint64_t ms = (next - now + 999) / 1000;
@@ -419,7 +416,7 @@ static void audit(struct daemon *d)
 
 static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 {
-	d->now_us = clock_us();
+	d->now_us = loop_clock_us();
 	d->loop_turns++;
 	signals_take(d);
 	engine_take(d);
@@ -434,8 +431,14 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	peers_flush(d);
 	calls_flush(d);
 	*calls_next = calls_tick(d);
+	const uint64_t reap = sessions_reap(d);
+	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
+	const uint64_t sweep = keep_sweep(d);
+	*calls_next = sweep < *calls_next ? sweep : *calls_next;
+	const uint64_t scrub = digests_scrub(d);
+	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
 	engine_watch(d);
 	audit(d);
@@ -461,7 +464,7 @@ int loop_run(struct daemon *d)
 	bool more = false;
 	uint64_t calls_next = UINT64_MAX;
 	TRY(loop_open(d));
-	d->now_us = d->started_us = clock_us();
+	d->now_us = d->started_us = loop_clock_us();
 	for (;;) {
 		loop_turn(d, &more, &calls_next);
 		if (d->failed || d->stopping || (d->draining && drain_over(d)))

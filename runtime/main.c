@@ -7,6 +7,7 @@
 #include "runtime/daemon.h"
 #include "runtime/inspect.h"
 #include "runtime/program.h"
+#include "runtime/simulate.h"
 
 struct program {
 	const char *name;
@@ -16,6 +17,7 @@ struct program {
 static const struct program programs[] = {
 	{"inspect", inspect_main},       {"tokenize", tokenize_main}, {"logits", logits_main},
 	{"perplexity", perplexity_main}, {"bench", bench_main},
+	{"simulate", simulate_main},
 };
 
 int main(int argc, char **argv)

@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "config.h"
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { LIST_COUNT_DEFAULT = 100 };
 
@@ -306,12 +306,6 @@ static void detokenize(struct daemon *d, uint32_t call, const struct wire_call *
 	result_end(d, call, &w);
 }
 
-static void metrics(struct daemon *d, uint32_t call, const struct wire_call *m)
-{
-	(void)m;
-	call_fail(d, call, ERR_BAD_ARG); /* not spoken in this minor version */
-}
-
 struct method {
 	void (*look)(struct daemon *, uint32_t, const struct wire_call *);
 	bool session, writes; /* needs one; changes it, so that an older epoch is fenced */
@@ -330,13 +324,15 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_SESSION_RESIDENCY] = {session_method_residency, true, true},
 	[METHOD_SESSION_HINT] = {session_method_hint, true, true},
 	[METHOD_SESSION_PARK] = {session_method_park, true, true},
+	[METHOD_SESSION_EXPORT] = {session_method_export, true, false},
+	[METHOD_SESSION_IMPORT] = {NULL, false, true},
 	[METHOD_LEDGER_SHOW] = {ledger_show, false, false},
 	[METHOD_PAGES_SHOW] = {pages_show, false, false},
 	[METHOD_MODEL_SHOW] = {model_show, false, false},
 	[METHOD_TOKENIZE] = {NULL, false, false},
 	[METHOD_DETOKENIZE] = {NULL, false, false},
 	[METHOD_HEALTH] = {health, false, false},
-	[METHOD_METRICS] = {metrics, false, false},
+	[METHOD_METRICS] = {metrics_show, false, false},
 };
 
 bool method_is_turn(uint8_t method)
@@ -352,8 +348,9 @@ int method_session_check(struct daemon *d, uint32_t call, const struct wire_call
 	const uint32_t session = session_find(d, c->principal, &m->sess);
 	if (!m->has_sess || session == NONE)
 		return ERR_NOT_FOUND;
-	const struct session *s = &d->sessions[session];
+	struct session *s = &d->sessions[session];
 	c->session = session;
+	s->touched_us = d->now_us;
 	if (methods[m->method].writes && m->epoch != WIRE_NONE && m->epoch != s->epoch)
 		return ERR_FENCED;
 	if (methods[m->method].writes && m->turn != WIRE_NONE && m->turn != s->turn)
@@ -366,6 +363,7 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 {
 	const struct wire_call *m = &d->message;
 	const int code = method_session_check(d, call, m);
+	const uint64_t mark = d->store ? store_mark(d->store) : 0;
 	if (code)
 		call_fail(d, call, code);
 	else if (methods[m->method].look)
@@ -374,8 +372,27 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		tokenize(d, call, m, blob, blob_length);
 	else if (m->method == METHOD_DETOKENIZE)
 		detokenize(d, call, m, blob, blob_length);
+	else if (m->method == METHOD_SESSION_IMPORT)
+		session_method_import(d, call, m, blob, blob_length);
 	else
 		turn_method(d, call, m, body, length, blob, blob_length);
+	/* What was changed is on disk before its END says so; a turn sees to its own. */
+	if (d->store && !method_is_turn(m->method) && store_mark(d->store) != mark)
+		d->calls[call].hold_mark = store_mark(d->store);
+}
+
+/* As idem_find, by the bytes of the message: those are what must be the same. */
+static int key_find(struct daemon *d, uint32_t principal, const void *body, size_t length,
+		    const uint8_t *blob, size_t blob_length, uint8_t hash[16], struct wire_id *op)
+{
+	crypto_generichash_state state;
+	crypto_generichash_init(&state, NULL, 0, 16);
+	crypto_generichash_update(&state, body, length);
+	if (blob)
+		crypto_generichash_update(&state, blob, blob_length);
+	crypto_generichash_final(&state, hash, 16);
+	const int code = idem_find(d, principal, &d->message.idem, hash, op);
+	return code ? code : keep_idem_find(d, principal, &d->message.idem, hash, op);
 }
 
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
@@ -398,6 +415,16 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	}
 	if (m->window == WIRE_NONE)
 		m->window = d->options.window_bytes;
+	uint8_t hash[16];
+	struct wire_id op;
+	code = m->has_idem ? key_find(d, p->principal, body, length, blob, blob_length, hash, &op) : 0;
+	uint32_t first = code == 1 ? call_of_op(d, p->principal, &op) : NONE;
+	if (code == 1 && first == NONE)
+		first = keep_call_revive(d, p->principal, &op);
+	if (first != NONE && call_attach(d, first, peer, channel, 0, m->window) == 0) {
+		p->channel_last = channel;
+		return;
+	}
 	const uint32_t call = call_take(d, peer, channel, m);
 	if (call == NONE) {
 		const struct wire_err err = {.code = ERR_LIMIT, .retry = "later", .after_ms = 100, .used = WIRE_NONE,
@@ -407,23 +434,16 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	}
 	p->channel_last = channel;
 	struct call *c = &d->calls[call];
-	if (m->has_idem) {
-		uint8_t hash[16];
-		struct wire_id op = c->op;
-		crypto_generichash_state state;
-		crypto_generichash_init(&state, NULL, 0, sizeof hash);
-		crypto_generichash_update(&state, body, length);
-		if (blob)
-			crypto_generichash_update(&state, blob, blob_length);
-		crypto_generichash_final(&state, hash, sizeof hash);
-		code = call_idem(d, call, &m->idem, hash, &op);
-		if (code != 0) {
-			/* Never run twice. What the first answered is not kept yet: `gone`. */
-			c->op = op;
-			c->dup = code == 1;
-			call_fail(d, call, code == 1 ? ERR_GONE : ERR_IDEM_MISMATCH);
-			return;
-		}
+	if (code != 0) {
+		/* Never run twice. What the first answered is not kept any more: `gone`. */
+		c->op = code == 1 ? op : c->op;
+		c->dup = code == 1;
+		call_fail(d, call, code == 1 ? ERR_GONE : ERR_IDEM_MISMATCH);
+		return;
 	}
+	if (m->has_idem)
+		idem_keep(d, call, &m->idem, hash);
+	if (m->has_idem && methods[m->method].writes)
+		keep_idem(d, call, &m->idem, hash);
 	dispatch(d, call, body, length, blob, blob_length);
 }

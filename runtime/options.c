@@ -48,6 +48,12 @@ static const struct entry table[] = {
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),
+	CHOICE("digest", digest, "off|resume|scrub", "off",
+	       "content of full pages: compared when a turn resumes, or at rest too"),
+	BYTES("scrub-bytes", scrub_bytes, 1, 1ull << 40, "16M", "bytes a second of --digest scrub"),
+	NUMBER("scrub-ms", scrub_ms, 1, 1ull << 40, "60000", "time between two looks at a page at rest"),
+	TEXT("trace", trace, "", "records counts and times of the turns into a new file, for simulate"),
+	TEXT("inject", inject, "", "faults on purpose: NAME@N, NAME/N, POINT@N=WHAT, seed=N, with commas"),
 	CHOICE("log", log, "error|notice|debug", "notice", "how much is said on stderr"),
 	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
 	NUMBER("page-tokens", page_tokens, 16, 256, "16", "positions in a page: 16, 32, 64, 128 or 256"),
@@ -63,8 +69,13 @@ static const struct entry table[] = {
 	NUMBER("session-turns", session_turns, 1, 1 << 20, "1024", "turns of one session"),
 	NUMBER("batch-rows", batch_rows, 1, 65536, "512", "rows of one step"),
 	NUMBER("chunk", chunk, 1, 65536, "256", "prefill rows of one turn in one step"),
-	NUMBER("step-ms", step_ms, 0, 60000, "0", "wanted time of a step; 0: no bound"),
-	NUMBER("growth", growth, 0, 1 << 20, "0", "growth quantum in tokens; 0: promise in full"),
+	NUMBER("step-ms", step_ms, 0, 60000, "0",
+	       "wanted time of a step; 0: about twice what decoding alone takes"),
+	NUMBER("wait-ms", wait_ms, 0, 1ull << 40, "300000",
+	       "a turn that waited so long goes before all others; 0: first come, first served"),
+	CHOICE("policy", policy, "cost|lru|ttl|swap|none", "cost", "what stays between turns"),
+	NUMBER("ttl-ms", ttl_ms, 0, 1ull << 40, "300000", "with policy ttl: how long a context stays"),
+	NUMBER("growth", growth, 0, 1 << 20, "256", "growth quantum in tokens; 0: promise in full"),
 	BYTES("body-bytes", body_bytes, 1024, 64 << 20, "262144", "MessagePack body of one message"),
 	BYTES("blob-bytes", blob_bytes, 1024, 256 << 20, "1048576", "third frame of one message"),
 	BYTES("stream-bytes", stream_bytes, 1024, 64 << 20, "65536", "unread text of a turn before it pauses"),
@@ -73,6 +84,15 @@ static const struct entry table[] = {
 	NUMBER("lease-max-ms", lease_max_ms, 0, 1ull << 40, "86400000", "longest lease"),
 	BYTES("principal-bytes", principal_bytes, 0, 1ull << 46, "0",
 	       "pinned and leased bytes of one principal; 0: no quota"),
+	NUMBER("detach-ms", detach_ms, 0, 86400000, "30000",
+	       "a call with a key outlives its lost reader by so long, if it names no time"),
+	NUMBER("detach-max-ms", detach_max_ms, 0, 86400000, "600000", "longest such time that a call may name"),
+	NUMBER("keep-ms", keep_ms, 0, 86400000, "300000", "an ended call with a key can be asked for again"),
+	NUMBER("idem-ms", idem_ms, 1000, 1ull << 40, "86400000", "an answer is on disk for its key so long"),
+	NUMBER("session-idle-ms", session_idle_ms, 0, 1ull << 40, "0",
+	       "a session that nobody names for so long is closed; 0: never"),
+	NUMBER("strikes", strikes, 0, 1000000, "3", "malformed messages a minute before a peer is muted; 0: any"),
+	NUMBER("mute-ms", mute_ms, 0, 3600000, "60000", "how long it is muted"),
 	NUMBER("heartbeat-ms", heartbeat_ms, 100, 60000, "5000", "a silent client pings after so long"),
 	NUMBER("drain-ms", drain_ms, 0, 3600000, "10000", "time for running turns at shutdown"),
 	NUMBER("stall-ms", stall_ms, 100, 3600000, "60000", "a call waits so long for its reader"),
@@ -88,7 +108,8 @@ enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
 static void help(void)
 {
 	printf("usage: holdfastd --model FILE [options]\n"
-	       "       holdfastd inspect|tokenize|logits|perplexity|bench MODEL [options]\n\noptions:\n");
+	       "       holdfastd inspect|tokenize|logits|perplexity|bench MODEL [options]\n"
+	       "       holdfastd simulate --trace FILE --format FORMAT --memory BYTES [options]\n\noptions:\n");
 	for (int i = 0; i < ENTRY_COUNT; i++) {
 		const struct entry *e = &table[i];
 		char left[80];

@@ -10,6 +10,9 @@
 
 enum { OPTIONS_PATH_MAX = 4096 };
 
+/* When the bytes of full pages are compared with their digest, beside every move. */
+enum digest { DIGEST_OFF, DIGEST_RESUME /* a turn begins */, DIGEST_SCRUB /* and at rest */ };
+
 struct options {
 	char model[OPTIONS_PATH_MAX], listen[OPTIONS_PATH_MAX], state[OPTIONS_PATH_MAX];
 	char cache[OPTIONS_PATH_MAX], config[OPTIONS_PATH_MAX], template_name[64];
@@ -19,11 +22,16 @@ struct options {
 	uint64_t page_tokens, context, threads;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
-	uint64_t batch_rows, chunk, step_ms, growth;
+	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;
 	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
 	uint64_t lease_max_ms, principal_bytes;
+	uint64_t detach_ms, detach_max_ms, keep_ms, session_idle_ms, strikes, mute_ms;
 	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;
 	uint64_t audit_map_bytes, audit_commit_ms;
+	uint64_t digest, scrub_bytes, scrub_ms; /* digest: enum digest */
+	char trace[OPTIONS_PATH_MAX];
+	uint64_t idem_ms;
+	char inject[1024];
 };
 
 /* Fills in the defaults, then the config file if one is named, then the arguments (argv[0] is not

@@ -8,9 +8,9 @@
 #include <string.h>
 #include <zmq.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
-enum { CONGESTED_RETRY_US = 10000 };
+enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000 };
 
 int peers_open(struct daemon *d)
 {
@@ -25,6 +25,7 @@ uint32_t principal_find(struct daemon *d, const char *user)
 	for (uint32_t i = 0; i < d->options.principals; i++) {
 		if (!d->principals[i].name[0]) {
 			snprintf(d->principals[i].name, sizeof d->principals[i].name, "%s", user);
+			keep_principal(d, i);
 			return i;
 		}
 		if (strcmp(d->principals[i].name, user) == 0)
@@ -152,16 +153,39 @@ void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, cons
 	uint8_t body[512];
 	struct wire_writer w;
 	const struct wire_reject m = {.err = *err};
+	d->stats.rejects++;
 	wire_writer_init(&w, body, sizeof body);
 	if (wire_write_reject(&w, &m) != 0)
 		return;
 	peer_say(d, peer, WIRE_REJECT, channel, body, w.length);
 }
 
+/* A malformed message. Too many of them, and for a while none of that peer is looked at. */
+static bool strike(struct daemon *d, struct peer *p)
+{
+	if (!d->options.strikes)
+		return false;
+	if (p->strikes == 0 || d->now_us > p->strike_us + STRIKE_US) {
+		p->strikes = 0;
+		p->strike_us = d->now_us;
+	}
+	if (++p->strikes < d->options.strikes)
+		return false;
+	p->strikes = 0;
+	d->stats.mutes++;
+	p->muted_us = d->now_us + d->options.mute_ms * 1000;
+	return true;
+}
+
 void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code)
 {
-	const struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
-				     .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+	struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
+			       .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+	if (err.code >= ERR_VERSION && err.code <= ERR_TOO_BIG && strike(d, &d->peers[peer])) {
+		err.code = ERR_LIMIT;
+		err.after_ms = d->options.mute_ms;
+		err.limit = d->options.strikes;
+	}
 	peer_reject_numbers(d, peer, channel, &err);
 }
 
@@ -185,12 +209,7 @@ void peer_gone(struct daemon *d, uint32_t peer)
 		c->peer = NONE;
 		CHECK(p->calls > 0);
 		p->calls--;
-		if (c->state == CALL_RUNNING)
-			call_cancel(d, i, END_CANCEL);
-		else {
-			c->state = CALL_ENDED; /* a deferred turn has not begun */
-			call_free(d, i);
-		}
+		call_detached(d, i);
 	}
 	p->used = false;
 }

@@ -19,6 +19,16 @@ int logits_main(int argc, char **argv);
 int perplexity_main(int argc, char **argv);
 int bench_main(int argc, char **argv);
 
+/* What a short bench of a model says, with the default options; a rate is 0 where the model's context
+   is too short for it. 0, or the exit code of a failure that was told. */
+struct bench_rates {
+	uint64_t kv_bytes_per_token;
+	double decode_tps;                   /* tokens a second, alone */
+	double prefill_tps, prefill_far_tps; /* from nothing; behind far_tokens that are there */
+	uint32_t far_tokens;
+};
+int bench_rates(const char *name, const char *path, struct bench_rates *out);
+
 /* The common options, as flags store them. */
 struct program_options {
 	int kv, isa, act;

@@ -18,30 +18,36 @@ enum {
 	BENCH_CONTEXT = 2048,
 	BENCH_STEPS = 4,               /* of a decode slice; the context is set back after it */
 	BENCH_SLOW_NS = 100000000,     /* a step that takes longer is a slice of its own */
-	BENCH_FIGURES = 7
+	BENCH_FIGURES = 7,
+	BENCH_FAR = BENCH_CONTEXT - BENCH_PREFILL
 };
 
 struct bench {
 	struct program_options options;
 	const char *name, *only;
 	uint32_t seconds;
-	bool json;
+	bool json, print, rates; /* rates: only the figures that bench_rates gives */
+	uint64_t kv_bytes;
 	const struct model *model;
 	struct run run;
 	uint32_t sequence_pages;
 	uint32_t tokens[BENCH_PREFILL];
-	double figure[BENCH_FIGURES];
+	double figure[BENCH_FIGURES + 1];
 };
 
 struct figure {
 	const char *name;
 	uint32_t batch, context; /* batch 0: prefill */
 };
-static const struct figure figures[BENCH_FIGURES] = {
+static const struct figure figures[BENCH_FIGURES + 1] = {
 	{"decode_b1_c128", 1, 128},   {"decode_b8_c128", 8, 128},   {"decode_b32_c128", 32, 128},
 	{"decode_b1_c2048", 1, 2048}, {"decode_b8_c2048", 8, 2048}, {"decode_b32_c2048", 32, 2048},
-	{"prefill_512", 0, 512},
+	{"prefill_512", 0, 0},
+	{"prefill_512_far", 0, BENCH_FAR}, /* for bench_rates alone */
 };
+
+/* Their places in the table above. */
+enum { FIGURE_DECODE = 0, FIGURE_PREFILL = 6, FIGURE_PREFILL_FAR = 7 };
 
 static struct run_sequence bench_sequence(const struct bench *b, uint32_t index)
 {
@@ -49,14 +55,14 @@ static struct run_sequence bench_sequence(const struct bench *b, uint32_t index)
 				     .tag_first = 1 + (uint64_t)index * b->sequence_pages};
 }
 
-static int bench_prefill(struct bench *b)
+static int bench_prefill(struct bench *b, uint32_t position)
 {
 	const struct run_sequence s = bench_sequence(b, 0);
 	for (uint32_t at = 0; at < BENCH_PREFILL; at += b->options.chunk) {
 		const uint32_t left = BENCH_PREFILL - at;
 		const uint32_t count = left < b->options.chunk ? left : b->options.chunk;
 		/* Only the last token of a prompt is sampled. */
-		TRY(run_chunk(&b->run, &s, b->tokens + at, count, at,
+		TRY(run_chunk(&b->run, &s, b->tokens + at, count, position + at,
 			      count == left ? count - 1 : count));
 	}
 	return 0;
@@ -100,7 +106,7 @@ static int bench_figure(struct bench *b, uint32_t index)
 		const uint64_t start = program_now_ns();
 		for (uint32_t i = 0; i < steps; i++)
 			TRY(f->batch ? bench_decode(b, f->batch, f->context + i)
-				     : bench_prefill(b));
+				     : bench_prefill(b, f->context));
 		const uint64_t now = program_now_ns(), each = (now - start) / steps;
 		if (each < best)
 			best = each;
@@ -119,13 +125,17 @@ static int bench_run(struct bench *b)
 		b->tokens[i] = (i * 37 + 11) % b->model->arch.vocab;
 	const struct run_sequence s = bench_sequence(b, 0);
 	TRY(run_tags(&b->run, &s, b->sequence_pages));
-	TRY(bench_prefill(b));
+	TRY(bench_prefill(b, 0));
 	TRY(bench_fill(b));
-	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
-		program_progress(NULL, figures[i].name, i, BENCH_FIGURES);
+	const uint32_t count = b->rates ? BENCH_FIGURES + 1 : BENCH_FIGURES;
+	for (uint32_t i = 0; i < count; i++) {
+		program_progress(NULL, figures[i].name, i, count);
 		if (b->only && strcmp(b->only, figures[i].name) != 0)
 			continue;
-		if (figures[i].context + BENCH_STEPS <= b->model->arch.context)
+		if (b->rates && i != FIGURE_DECODE && i < FIGURE_PREFILL)
+			continue;
+		const uint32_t beyond = figures[i].batch ? BENCH_STEPS : BENCH_PREFILL;
+		if (figures[i].context + beyond <= b->model->arch.context)
 			TRY(bench_figure(b, i));
 	}
 	program_progress(NULL, "bench", 1, 1);
@@ -154,36 +164,17 @@ static void bench_print(const struct bench *b)
 		printf("%-18s %s, %u threads\n", "isa", isa, ops->device_threads(device));
 }
 
-int bench_main(int argc, char **argv)
+/* Opens the model and fills in the figures; 0, or the exit code of a failure that was told. */
+static int bench_model(struct bench *b, const char *path)
 {
-	struct bench *b = calloc(1, sizeof *b);
-	struct flag flags[PROGRAM_FLAGS + 3];
-	const char *path = NULL;
 	char reason[MODEL_REASON_MAX];
 	struct model *model = NULL;
 	struct forward_options options;
-	if (!b)
-		return program_fail(argv[0], "no memory");
-	b->name = argv[0];
-	b->seconds = 4;
-	program_flags(&b->options, flags);
-	flags[PROGRAM_FLAGS] = (struct flag){"json", FLAG_SWITCH, &b->json, 0, 0, NULL,
-					     "figures as JSON"};
-	flags[PROGRAM_FLAGS + 1] = (struct flag){"seconds", FLAG_U32, &b->seconds, 1, 600, NULL,
-						 "for each figure"};
-	flags[PROGRAM_FLAGS + 2] = (struct flag){"only", FLAG_TEXT, &b->only, 0, 0, NULL,
-						 "this figure alone, by its name"};
-	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 3, &b->options,
-				     "MODEL [option …]", &path);
-	if (code >= 0)
-		goto out;
-	code = 1;
-	if (model_open(path, &model, reason) != 0) {
-		program_fail(argv[0], "%s: %s", path, reason);
-		goto out;
-	}
+	if (model_open(path, &model, reason) != 0)
+		return program_fail(b->name, "%s: %s", path, reason);
+	int code = 1;
 	if (model->arch.context < BENCH_PREFILL) {
-		program_fail(argv[0], "the model's context is %u, %d are needed", model->arch.context,
+		program_fail(b->name, "the model's context is %u, %d are needed", model->arch.context,
 			     BENCH_PREFILL);
 		goto out;
 	}
@@ -194,15 +185,62 @@ int bench_main(int argc, char **argv)
 	if (options.rows_max < BENCH_SEQUENCES)
 		options.rows_max = BENCH_SEQUENCES;
 	options.page_count = b->sequence_pages * BENCH_SEQUENCES;
-	if (run_open(argv[0], model, &options, &b->run) != 0)
+	if (run_open(b->name, model, &options, &b->run) != 0)
 		goto out;
 	const int err = bench_run(b);
-	code = err == 0 ? 0 : program_fail(argv[0], "%s", err_text(err));
-	if (code == 0)
+	code = err == 0 ? 0 : program_fail(b->name, "%s", err_text(err));
+	b->kv_bytes = ops_page_bytes((enum kv_kind)b->options.kv, model->arch.layers, model->arch.kv_heads,
+				     model->arch.head, b->options.page_tokens) / b->options.page_tokens;
+	if (code == 0 && b->print)
 		bench_print(b);
 	run_close(&b->run);
 out:
 	model_close(&model);
+	return code;
+}
+
+int bench_main(int argc, char **argv)
+{
+	struct bench *b = calloc(1, sizeof *b);
+	struct flag flags[PROGRAM_FLAGS + 3];
+	const char *path = NULL;
+	if (!b)
+		return program_fail(argv[0], "no memory");
+	b->name = argv[0];
+	b->seconds = 4;
+	b->print = true;
+	program_flags(&b->options, flags);
+	flags[PROGRAM_FLAGS] = (struct flag){"json", FLAG_SWITCH, &b->json, 0, 0, NULL,
+					     "figures as JSON"};
+	flags[PROGRAM_FLAGS + 1] = (struct flag){"seconds", FLAG_U32, &b->seconds, 1, 600, NULL,
+						 "for each figure"};
+	flags[PROGRAM_FLAGS + 2] = (struct flag){"only", FLAG_TEXT, &b->only, 0, 0, NULL,
+						 "this figure alone, by its name"};
+	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 3, &b->options,
+				     "MODEL [option …]", &path);
+	if (code < 0)
+		code = bench_model(b, path);
+	free(b);
+	return code;
+}
+
+int bench_rates(const char *name, const char *path, struct bench_rates *out)
+{
+	struct bench *b = calloc(1, sizeof *b);
+	struct flag flags[PROGRAM_FLAGS];
+	if (!b)
+		return program_fail(name, "no memory");
+	b->name = name;
+	b->seconds = 1;
+	b->rates = true;
+	program_flags(&b->options, flags);
+	const int code = bench_model(b, path);
+	if (code == 0)
+		*out = (struct bench_rates){.kv_bytes_per_token = b->kv_bytes,
+					    .prefill_tps = b->figure[FIGURE_PREFILL],
+					    .decode_tps = b->figure[FIGURE_DECODE],
+					    .prefill_far_tps = b->figure[FIGURE_PREFILL_FAR],
+					    .far_tokens = BENCH_FAR};
 	free(b);
 	return code;
 }

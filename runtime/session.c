@@ -7,14 +7,21 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
-enum { FORCED_STRING_BYTES = 4096 }; /* longest string argument of a forced call */
+enum {
+	FORCED_STRING_BYTES = 4096, /* longest string argument of a forced call */
+	REAP_EVERY_US = 250000
+};
+
+static void session_end(struct daemon *d, uint32_t session);
 
 static void form_drop(struct session *s)
 {
 	if (s->form && --s->form->sessions == 0) {
 		form_close(&s->form->form);
+		free(s->form->tools);
+		free(s->form->tool_length);
 		free(s->form);
 	}
 	s->form = NULL;
@@ -65,6 +72,7 @@ uint32_t session_take(struct daemon *d, uint32_t principal)
 		s->sched = SCHED_NONE;
 		s->call = NONE;
 		s->epoch = 1;
+		s->touched_us = d->now_us;
 		randombytes_buf(s->id.bytes, sizeof s->id.bytes);
 		return i;
 	}
@@ -80,6 +88,33 @@ void session_drop(struct daemon *d, uint32_t session)
 	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
 	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
 	s->used = false;
+}
+
+uint64_t sessions_reap(struct daemon *d)
+{
+	const uint64_t idle_us = d->options.session_idle_ms * 1000;
+	uint64_t next = UINT64_MAX;
+	if (!idle_us || !step_room(d))
+		return UINT64_MAX;
+	if (d->now_us < d->reaped_us + REAP_EVERY_US)
+		return d->reaped_us + REAP_EVERY_US;
+	d->reaped_us = d->now_us;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		if (!s->used || s->closing)
+			continue;
+		if (s->call != NONE)
+			s->touched_us = d->now_us; /* a turn that runs is no pause */
+		if (d->now_us < s->touched_us + idle_us) {
+			if (s->touched_us + idle_us < next)
+				next = s->touched_us + idle_us;
+			continue;
+		}
+		session_end(d, i);
+		if (!step_room(d))
+			break;
+	}
+	return next > d->now_us + REAP_EVERY_US ? next : d->now_us + REAP_EVERY_US;
 }
 
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id)
@@ -107,6 +142,12 @@ void session_cut(struct daemon *d, uint32_t session, uint32_t tokens)
 	if (within && !at_start)
 		s->state.open = true;
 	s->history = tokens;
+	if (s->kept_history > tokens)
+		s->kept_history = tokens;
+	if (s->kept_marks > s->mark_count)
+		s->kept_marks = s->mark_count;
+	if (s->known > tokens)
+		s->known = tokens;
 }
 
 int session_tokenise(struct daemon *d, size_t *count)
@@ -176,8 +217,26 @@ static void granted_end(struct daemon *d, uint32_t call, const struct session *s
 	call_end(d, call, &end);
 }
 
+static int tools_copy(struct held_form *held, const struct wire_args *a)
+{
+	size_t bytes = 0;
+	for (uint32_t i = 0; i < a->tool_count; i++)
+		bytes += a->tools[i].length;
+	held->tools = malloc(bytes + 1);
+	held->tool_length = calloc(a->tool_count, sizeof *held->tool_length);
+	if (!held->tools || !held->tool_length)
+		return -ERR_MEMORY;
+	for (size_t at = 0; held->tool_count < a->tool_count; held->tool_count++) {
+		const struct wire_str *tool = &a->tools[held->tool_count];
+		memcpy(held->tools + at, tool->at, tool->length);
+		held->tool_length[held->tool_count] = (uint32_t)tool->length;
+		at += tool->length;
+	}
+	return 0;
+}
+
 /* Tools are kept only as what a forced call needs; their text is in the history. */
-static int tools_take(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools)
+int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools)
 {
 	for (uint32_t i = 0; i < a->tool_count; i++)
 		tools[i].json = (struct text){a->tools[i].at, a->tools[i].length};
@@ -196,7 +255,24 @@ static int tools_take(struct daemon *d, struct session *s, const struct wire_arg
 	}
 	held->sessions = 1;
 	s->form = held;
-	return 0;
+	return tools_copy(held, a);
+}
+
+int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes)
+{
+	static struct wire_args args;
+	memset(&args, 0, sizeof args);
+	while (bytes > sizeof(uint32_t) && args.tool_count < WIRE_TOOLS_MAX) {
+		uint32_t length;
+		memcpy(&length, tools, sizeof length);
+		if (length > bytes - sizeof length)
+			return -ERR_INTEGRITY;
+		args.tools[args.tool_count++] = (struct wire_str){(const char *)tools + sizeof length, length};
+		tools += sizeof length + length;
+		bytes -= sizeof length + length;
+	}
+	static struct tool list[WIRE_TOOLS_MAX];
+	return session_tools(d, s, &args, list) == 0 ? 0 : -ERR_INTEGRITY;
 }
 
 /* Renders and tokenises the head of a session into its history. */
@@ -207,7 +283,7 @@ static int head_make(struct daemon *d, struct session *s, const struct wire_args
 	size_t count = 0;
 	if (!d->template || s->raw)
 		return a->system.at || a->tool_count ? -ERR_BAD_ARG : 0;
-	TRY(tools_take(d, s, a, tools));
+	TRY(session_tools(d, s, a, tools));
 	rendering_clear(&d->rendering);
 	TRY(template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools, a->tool_count,
 			   &d->rendering));
@@ -240,6 +316,28 @@ static void record_session(struct daemon *d, const struct session *s, uint8_t ki
 	step_record(d, &r);
 }
 
+/* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
+static void session_end(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	const struct event e = {
+			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
+	record_session(d, s, STORE_SESSION_CLOSE);
+	keep_session_drop(d, session);
+	s->closing = true;
+	turns_deferred_end(d, session, NULL);
+	step(d, &e, NULL);
+}
+
+int session_template(const struct daemon *d, const struct wire_str *name, bool *raw)
+{
+	*raw = name->length == 4 && memcmp(name->at, "none", 4) == 0;
+	if (!name->at || *raw)
+		return 0;
+	const char *ours = d->template ? template_name(d->template) : "";
+	return strlen(ours) == name->length && memcmp(ours, name->at, name->length) == 0 ? 0 : -ERR_BAD_ARG;
+}
+
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	struct call *c = &d->calls[call];
@@ -248,11 +346,10 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 		call_fail(d, call, ERR_DRAINING);
 		return;
 	}
-	const bool raw = a->template_name.length == 4 && memcmp(a->template_name.at, "none", 4) == 0;
-	if (a->template_name.at && !raw &&
-	    (!d->template || strlen(template_name(d->template)) != a->template_name.length ||
-	     memcmp(template_name(d->template), a->template_name.at, a->template_name.length) != 0)) {
-		call_fail(d, call, ERR_BAD_ARG);
+	bool raw;
+	const int refused = session_template(d, &a->template_name, &raw);
+	if (refused) {
+		call_fail(d, call, refused);
 		return;
 	}
 	const uint32_t slot = session_take(d, c->principal);
@@ -264,8 +361,15 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	struct session *s = &d->sessions[slot];
 	s->raw = raw;
+	session_begin(d, call, m, slot, head_make(d, s, a));
+}
+
+void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code)
+{
+	const struct call *c = &d->calls[call];
+	const struct wire_args *a = &m->a;
+	struct session *s = &d->sessions[slot];
 	label_take(s, &a->label);
-	int code = head_make(d, s, a);
 	if (code == 0) {
 		struct event e = {.kind = EVENT_OPEN, .session = SCHED_NONE, .turn = SCHED_NONE,
 				  .principal = c->principal, .now_us = d->now_us, .session_key = slot};
@@ -285,6 +389,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	s->sched = step_granted.session;
 	record_session(d, s, STORE_SESSION_OPEN);
+	keep_session(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -348,6 +453,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		session_rollback(d, slot, tokens);
 		step_granted = granted;
 	}
+	keep_session(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -386,6 +492,7 @@ void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_
 		tokens = a->to_turn < s->mark_count ? s->mark[a->to_turn].start : s->history;
 	session_rollback(d, slot, tokens);
 	s->waits_since_us = 0;
+	keep_session(d, slot);
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);
 	uint8_t body[64];
@@ -408,14 +515,8 @@ void session_method_close(struct daemon *d, uint32_t call, const struct wire_cal
 	struct wire_end end = {.status = {"ok", 2}};
 	(void)m;
 	session_end_fields(s, &end);
-	record_session(d, s, STORE_SESSION_CLOSE);
-	/* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
-	const struct event e = {
-			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
 	d->calls[call].session = NONE;
-	s->closing = true;
-	turns_deferred_end(d, slot, NULL);
-	step(d, &e, NULL);
+	session_end(d, slot);
 	call_end(d, call, &end);
 }
 
@@ -426,6 +527,7 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 	struct wire_writer w;
 	(void)m;
 	s->epoch++; /* Whoever was attached before is fenced from now on. */
+	keep_session(d, d->calls[call].session);
 	wire_writer_init(&w, body, sizeof body);
 	wire_put_map(&w, 1);
 	wire_put_text(&w, "history");
@@ -448,6 +550,7 @@ void session_method_residency(struct daemon *d, uint32_t call, const struct wire
 		call_fail_numbers(d, call, &err);
 		return;
 	}
+	keep_session(d, d->calls[call].session);
 	granted_end(d, call, s, false);
 }
 

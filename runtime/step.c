@@ -6,7 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/daemon.h"
+#include "runtime/fault.h"
+#include "runtime/keep.h"
 
 struct granted step_granted;
 
@@ -31,6 +32,7 @@ int step_open(struct daemon *d)
 	    !d->entry_sample || !d->result || !d->refs || !d->page_principal || !d->undo.token)
 		return -ERR_MEMORY;
 	memset(d->page_principal, 0xff, pages * sizeof *d->page_principal);
+	TRY(digests_open(d));
 	d->sched = sched_init(block, l);
 	d->job = engine_job(d->engine);
 	CHECK(d->job);
@@ -59,7 +61,8 @@ void step_record_close(struct daemon *d)
 
 bool step_room(const struct daemon *d)
 {
-	return !d->store || store_room(d->store) > d->effects.capacity + 8;
+	return !d->store || (store_room(d->store) > d->effects.capacity + 1024 &&
+			     store_keep_room(d->store) > KEEP_STEP_BYTES);
 }
 
 static struct session *session_of(struct daemon *d, const struct effect *e)
@@ -123,6 +126,10 @@ static void entry_build(struct daemon *d, uint32_t i)
 	CHECK(last <= s->history);
 	batch_sequence(b, (uint32_t)sv.key, page_position);
 	CHECK(sched_page_table(d->sched, e->session, 0, 0, pages, d->refs) >= pages);
+	const bool resumes = !d->calls[d->entry_call[i]].begun && e->position_first > 0;
+	digests_entry(d, e, resumes);
+	inject_entry(d, e, pages, resumes);
+	d->calls[d->entry_call[i]].begun = true;
 	for (uint32_t p = 0; p < pages; p++)
 		batch_page(b, 0, d->refs[p].page, d->refs[p].tag);
 	uint32_t row = 0;
@@ -214,7 +221,8 @@ static void effect_do(struct daemon *d, const struct effect *e)
 		record_run(d, e, STORE_SHARE);
 		return;
 	case EFFECT_FREE:
-		record_run(d, e, STORE_FREE);
+		if (!inject_now(&d->inject, INJECT_SKIP))
+			record_run(d, e, STORE_FREE);
 		return;
 	case EFFECT_QUARANTINE:
 		record_run(d, e, STORE_QUARANTINE);
@@ -240,6 +248,7 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	CHECK(!inside);
 	inside = true;
 	sched_step(d->sched, event, NULL, results, &d->effects);
+	(void)fault_pass(FAULT_STEP);
 	for (uint32_t i = 0; i < d->effects.count; i++)
 		effect_do(d, &d->effects.list[i]);
 	step_record_close(d);
@@ -253,23 +262,48 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	inside = false;
 }
 
-static void record_incident(struct daemon *d, uint32_t i, const struct ops_fault *f)
+void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call)
 {
-	const struct call *c = &d->calls[d->entry_call[i]];
-	const struct session *s = &d->sessions[c->session];
+	static const char *const names[REASON_COUNT] = {
+		"its tag is another", "its bytes are not what they were", "its row in the log is another"};
+	const struct call *c = call == NONE ? NULL : &d->calls[call];
+	const struct session *s = c ? &d->sessions[c->session] : NULL;
 	struct page_view page = {0};
-	struct store_record r = {.kind = STORE_INCIDENT, .principal = s->principal, .turn = (uint32_t)s->turn,
-				 .group = f->group, .page_first = f->page, .page_count = 1};
+	struct session_view owner;
 	sched_page(d->sched, f->group, f->page, &page);
-	r.value[0] = page.tag;
-	r.value[1] = f->found;
-	memcpy(r.session, s->id.bytes, sizeof r.session);
-	memcpy(r.op, c->op.bytes, sizeof r.op);
+	if (!s && page.session != SCHED_NONE && sched_session(d->sched, page.session, &owner) == 0)
+		s = &d->sessions[owner.key];
+	struct store_record r = {.kind = STORE_INCIDENT, .reason = reason, .principal = page.principal,
+				 .group = f->group, .page_first = f->page, .page_count = 1,
+				 .position_first = page.position, .tag_first = page.tag,
+				 .value = {page.tag, f->found}};
+	struct store_last_word word = {.reason = reason, .group = f->group, .page = f->page,
+				       .expected = page.tag, .found = f->found};
+	if (s) {
+		r.principal = s->principal;
+		r.turn = (uint32_t)s->turn;
+		memcpy(r.session, s->id.bytes, sizeof r.session);
+		memcpy(word.session, s->id.bytes, sizeof word.session);
+	}
+	if (c)
+		memcpy(r.op, c->op.bytes, sizeof r.op);
 	step_record(d, &r);
-	log_say(LOG_ERROR, "integrity: page %u of group %u has tag %" PRIu64 ", expected %" PRIu64
-		"; the turn is over, the page is quarantined", f->page, f->group, f->found, page.tag);
-	/* Asked for by --integrity abort: a wrong owner is a broken invariant of the process. */
+	d->incidents[reason]++;
+	log_say(LOG_ERROR, "integrity: page %u of group %u: %s (tag %" PRIu64 ", found %" PRIu64 ")%s", f->page,
+		f->group, names[reason], page.tag, f->found, c ? "; its turn is over, the page is quarantined" : "");
+	if (d->options.integrity != INTEGRITY_ABORT)
+		return;
+	if (d->store)
+		store_beacon(d->store, &word);
+	/* Asked for by --integrity abort: a wrong page is a broken invariant of the process. */
 	CHECK(d->options.integrity != INTEGRITY_ABORT);
+}
+
+static void integrity_found(struct daemon *d, uint32_t call, const struct ops_fault *f)
+{
+	struct page_view page = {0};
+	sched_page(d->sched, f->group, f->page, &page);
+	step_incident(d, f, digest_bad(d, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
 }
 
 static void result_make(struct daemon *d, const struct engine_job *job, uint32_t i)
@@ -286,11 +320,11 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 		r->end = END_INTEGRITY;
 		r->page = job->faults[i].page;
 		r->group = job->faults[i].group;
-		record_incident(d, i, &job->faults[i]);
+		integrity_found(d, call, &job->faults[i]);
 		return;
 	}
 	r->computed = e->row_count;
-	d->calls[call].paused = false;
+	d->calls[call].paused = d->calls[call].waiting = false;
 	if (!e->sample)
 		return;
 	const struct ops_sampled *s = &job->sampled[d->entry_sample[i]];
@@ -302,8 +336,26 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 	r->end = turn_token(d, call, s);
 }
 
+/* A job without a batch: digests of pages at rest. */
+static void step_idle_done(struct daemon *d, struct engine_job *job)
+{
+	if (job->err) {
+		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
+		d->failed = job->err == -ERR_INTERNAL;
+	}
+	engine_release(d->engine, job);
+	if (!d->job)
+		d->job = engine_job(d->engine);
+}
+
 void step_batch_done(struct daemon *d, struct engine_job *job)
 {
+	(void)fault_pass(FAULT_BATCH);
+	digests_take(d, job);
+	if (job->batch == 0) {
+		step_idle_done(d, job);
+		return;
+	}
 	CHECK(d->in_flight);
 	for (uint32_t i = 0; i < d->entry_count; i++)
 		result_make(d, job, i);

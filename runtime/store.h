@@ -9,6 +9,7 @@
 #define HOLDFAST_RUNTIME_STORE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { STORE_REASON_MAX = 400 };
@@ -18,6 +19,16 @@ enum store_kind {
 	STORE_SESSION_OPEN, STORE_SESSION_CLOSE, STORE_TURN_END, STORE_INCIDENT, STORE_CONFIG,
 	STORE_STEP_END, /* closes a step: what was pushed since the last belongs to it */
 	STORE_KIND_COUNT
+};
+
+/* Why an incident is one; `reason` of a STORE_INCIDENT. */
+enum store_reason {
+	REASON_TAG,     /* the tag beside a page was not the expected one */
+	REASON_DIGEST,  /* a page's bytes are not what they were */
+	REASON_ROW,     /* an owner row of the log is damaged, or the page had an owner already */
+	REASON_BEACON,  /* said by a process before it ended; value: as it said */
+	REASON_INVARIANT, /* in a beacon: a broken invariant of the process */
+	REASON_COUNT
 };
 
 /* One record; fields that a kind does not name are zero. */
@@ -41,6 +52,7 @@ struct store_options {
 	uint32_t ring_records;  /* power of two */
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
+	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
 };
 void store_options_default(struct store_options *options);
@@ -70,6 +82,53 @@ int store_fd(const struct store *store);
 int store_failed(const struct store *store); /* 0, or the writer's error; store_fd tells of it */
 /* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %: open no session. */
 int store_space(const struct store *store);
+/* What must be there after a restart: values by key, written in the transaction of the step in which
+   they are pushed. A value is proven when it is read (a sum over key and bytes). */
+enum store_table {
+	TABLE_PRINCIPAL, /* u32 -> name */
+	TABLE_SESSION,   /* id -> what a session is, without its tokens */
+	TABLE_TURN,      /* id, kind, chunk -> tokens, marks, tools */
+	TABLE_CALL,      /* op -> a call that runs, or what it answered */
+	TABLE_IDEM,      /* principal, key -> op and hash of the body */
+	TABLE_EXPIRES,   /* time, table, key -> empty */
+	TABLE_COUNT
+};
+enum { STORE_KEY_MAX = 64, STORE_KEPT_MAX = 8 << 20 };
+struct store_key {
+	uint8_t bytes[STORE_KEY_MAX];
+	uint32_t length;
+};
+/* value NULL: the key is removed; with prefix, all that begin so. -ERR_AUDIT_STALLED: no room now
+   (see store_keep_room), -ERR_TOO_BIG, or the writer's error. Needs the STEP_END of its step. */
+int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
+	       const void *value, size_t bytes);
+size_t store_keep_room(const struct store *store); /* bytes of values that can be pushed now */
+/* Reads what is on disk, not what was only pushed. *bytes: room in, length out. -ERR_NOT_FOUND,
+   -ERR_TOO_BIG, -ERR_INTEGRITY (the value is damaged). From the loop's thread only. */
+int store_kept(struct store *store, enum store_table table, const struct store_key *key, void *value,
+	       size_t *bytes);
+/* The first key at or after *key with its value; *key becomes it. As store_kept. */
+int store_kept_next(struct store *store, enum store_table table, struct store_key *key, void *value,
+		    size_t *bytes);
+
+/* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
+   is durable when settled has reached the mark taken after it. Records need their STEP_END. */
+uint64_t store_mark(const struct store *store);
+uint64_t store_settled(const struct store *store);
+/* Rows that were not what a record found them to be, since the start; each has an incident. */
+uint64_t store_conflicts(const struct store *store);
+/* The last word of a process that is about to end: on disk when the call returns. Any thread, and a
+   signal's handler. */
+struct store_last_word {
+	uint32_t reason, group, page; /* reason: enum store_reason */
+	uint64_t expected, found;
+	uint8_t session[16];
+};
+void store_beacon(struct store *store, const struct store_last_word *word);
+/* Last words said so far by this process, and those of earlier ones that this boot made entries of. */
+unsigned store_said(const struct store *store);
+unsigned store_heard(const struct store *store);
+bool store_unclean(const struct store *store); /* the process before this one did not close */
 uint64_t store_boot(const struct store *store); /* counts up by one with each open, from 1 */
 
 #endif

@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "sched/check.h"
 
 enum { UUID_LINE = 64, DIR_MAX = 3000, LOCK_WAIT_MS = 2000 };
@@ -78,7 +79,7 @@ static int place_check(const char *dir, char *reason, const char **warning)
 	if (statfs(dir, &fs) != 0)
 		return refuse_errno(reason, dir, "statfs", errno);
 	uint32_t magic = (uint32_t)fs.f_type;
-	long other = store_fault(POINT_STATFS);
+	long other = fault_pass(FAULT_STATFS);
 	if (other != 0)
 		magic = (uint32_t)other;
 	for (unsigned i = 0; i < sizeof network / sizeof network[0]; i++)
@@ -241,7 +242,7 @@ static int uuid_write(struct store_disk *disk, char *reason)
 int store_disk_lock(const char *dir, struct store_disk *disk, char *reason)
 {
 	const char *warning;
-	*disk = (struct store_disk){.lock_fd = -1};
+	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 	int err = 0;
 	if (access(dir, F_OK) != 0)
 		return refuse_errno(reason, dir, "cannot read it", errno);
@@ -333,6 +334,9 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 		rc = mdb_dbi_open(txn, "audit", flags | MDB_INTEGERKEY, &disk->audit);
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "own", flags | MDB_INTEGERKEY, &disk->own);
+	/* A log of before these tables were has none of them yet. */
+	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
+		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
 	if (rc == 0 && make) {
 		uint32_t schema = STORE_SCHEMA;
 		store_genesis(disk->head.hash, disk->uuid);
@@ -362,7 +366,7 @@ static int made_seal(struct store_disk *disk, char *reason)
 	char from[DIR_MAX + 16], to[DIR_MAX + 16];
 	snprintf(from, sizeof from, "%s/uuid.new", disk->dir);
 	snprintf(to, sizeof to, "%s/uuid", disk->dir);
-	long code = store_fault(POINT_CREATED);
+	long code = fault_pass(FAULT_CREATED);
 	if (code != 0)
 		return store_refuse(reason, store_code((int)code), "audit log: stopped by a test");
 	if (rename(from, to) != 0)
@@ -396,13 +400,13 @@ static int open_locked(const struct store_options *options, struct store_disk *d
 	TRY(store_walk(disk->env, disk->uuid, WALK_HEAD, &walk, &found, reason));
 	disk->head = walk.head;
 	disk->clean = walk.clean;
-	return 0;
+	return beacon_open(disk, reason);
 }
 
 int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,
 		    const char **warning)
 {
-	*disk = (struct store_disk){.lock_fd = -1};
+	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 	*warning = NULL;
 	if (sodium_init() < 0)
 		return store_refuse(reason, -ERR_INTERNAL, "audit log: libsodium does not start");
@@ -432,8 +436,10 @@ void store_disk_close(struct store_disk *disk)
 {
 	if (disk->env != NULL)
 		mdb_env_close(disk->env);
+	if (disk->beacon_fd >= 0)
+		close(disk->beacon_fd);
 	if (disk->lock_fd >= 0)
 		close(disk->lock_fd);
 	free(disk->dir);
-	*disk = (struct store_disk){.lock_fd = -1};
+	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 }

@@ -6,9 +6,12 @@
  *	lock                held by flock for the life of the daemon; its text is the process number
  *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
  *	                    store is being made
- *	data.mdb, lock.mdb  LMDB's, with three databases:
- *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8
+ *	beacon              see store_beacon.c
+ *	data.mdb, lock.mdb  LMDB's, with these databases:
+ *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8, beacon
+ *		the ids of the beacon's places that were made entries of
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
+ *	principal, session, turn, call, idem, expires: see store.h; a value ends in its sum
  *	own     place << 56 | group << 48 | page, native -> struct store_own
  *
  * The hash of an entry is BLAKE2b-256 over the hash before it, the header and the body; the hash
@@ -31,7 +34,7 @@ enum {
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
 	STORE_PACKED_MAX = 100,  /* of one record, see record_pack */
 	STORE_TAIL = 65536,      /* entries whose chain is followed at each open */
-	STORE_DBS_MAX = 16,
+	STORE_DBS_MAX = 16, /* the tables below, and room */
 	STORE_READERS_MAX = 16
 };
 
@@ -70,11 +73,25 @@ struct store_head {
 };
 _Static_assert(sizeof(struct store_head) == 64, "no holes in what is hashed or stored");
 
+/* What a process says before it ends by its own hand. */
+enum { BEACON_SLOTS = 16 };
+struct beacon_slot {
+	char magic[8];
+	uint64_t id; /* so that none is made an entry of twice */
+	uint64_t mono_ns, wall_ns, seq; /* seq: the last entry that was known to be on disk */
+	uint32_t boot, reason, group, page;
+	uint64_t expected, found;
+	uint8_t session[16], hash[STORE_HASH];
+	char build[28];
+	uint32_t crc; /* over all with crc as 0 */
+};
+_Static_assert(sizeof(struct beacon_slot) == 152, "no holes in what is summed");
+
 struct store_disk {
 	char *dir;
-	int lock_fd;
+	int lock_fd, beacon_fd;
 	MDB_env *env;
-	MDB_dbi meta, audit, own;
+	MDB_dbi meta, audit, own, kept[TABLE_COUNT];
 	uint8_t uuid[STORE_UUID];
 	struct store_head head;
 	bool clean; /* as found at open */
@@ -92,8 +109,29 @@ int store_refuse(char *reason, int code, const char *format, ...);
 /* A code of LMDB or errno as one of ours, negative. */
 int store_code(int lmdb_or_errno);
 
+/* store_beacon.c. Writing is for any thread and for a signal's handler. */
+int beacon_open(struct store_disk *disk, char *reason);
+void beacon_write(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
+bool beacon_read(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
+void beacon_clear(const struct store_disk *disk, unsigned place);
+
+/* store_keep.c: the tables of what is kept. */
+enum { KEEP_SUM = 8 };
+/* What stands before a value on its way to the writer. bytes: NONE for a removal. */
+struct keep_head {
+	struct store_key key;
+	uint32_t table, prefix, removed, reserved;
+	uint64_t bytes;
+};
+extern const char *const store_table_names[TABLE_COUNT];
+int table_put(MDB_txn *txn, const struct store_disk *disk, const struct keep_head *head, const void *value);
+/* how: MDB_SET_KEY, or MDB_SET_RANGE for the first at or after *key, which it becomes. */
+int table_get(MDB_txn *txn, const struct store_disk *disk, enum store_table table, struct store_key *key,
+	     void *value, size_t *bytes, MDB_cursor_op how);
+
 /* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
 uint32_t store_crc(uint64_t key, const struct store_own *row);
+uint32_t store_crc_bytes(const void *data, size_t bytes);
 void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
 		size_t value_bytes);
 void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID]);
@@ -104,7 +142,7 @@ struct store_entry {
 	uint8_t value[STORE_VALUE_MAX];
 };
 void store_entry_begin(struct store_entry *entry);
-bool store_entry_room(const struct store_entry *entry); /* for one record more */
+bool store_entry_room(const struct store_entry *entry, uint32_t records); /* for so many more */
 void store_entry_add(struct store_entry *entry, const struct store_record *record);
 int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
 			 struct store_head *head, uint64_t step, unsigned flags);
@@ -112,8 +150,16 @@ int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_hea
 		   uint32_t page_tokens);
 int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
 		       uint64_t step);
+/* A row that is not what the record finds it to be: damaged, or assigned while it has an owner. */
+struct store_conflict {
+	uint32_t count, page; /* page, tags: of the first */
+	uint64_t expected, found;
+};
 int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
-		   uint32_t page_tokens);
+		   uint32_t page_tokens, struct store_conflict *conflict);
+/* The ids of the beacon's places that are entries already. */
+int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS]);
+int store_meta_ids_put(MDB_txn *txn, const struct store_disk *disk, const uint64_t ids[BEACON_SLOTS]);
 int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct store_head *head,
 		   bool clean);
 
@@ -135,21 +181,5 @@ int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_dis
 		     enum store_found *found, char *reason);
 /* Opens data.mdb for reading without touching lock.mdb; the caller holds our lock. */
 int store_open_reading(const char *dir, uint64_t map_bytes, MDB_env **env, char *reason);
-
-/* Failures made on purpose: empty but in tests, which set the table before store_open. A row makes
-   the at-th passing of its point (from 1) fail with code, an errno or a code of LMDB; or, with code
-   0, last wait_ms longer. */
-enum store_point {
-	POINT_STATFS, /* code is the file system's magic number instead */
-	POINT_PUT, POINT_COMMIT, POINT_CREATED, POINT_COUNT
-};
-struct store_fault {
-	enum store_point point;
-	uint32_t at;
-	long code;
-	uint32_t wait_ms;
-};
-void store_fault_set(const struct store_fault *table, unsigned count);
-long store_fault(enum store_point point);
 
 #endif

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "runtime/fault.h"
 #include "runtime/store_read.h"
 #include "sched/check.h"
 
@@ -38,6 +39,11 @@ uint32_t store_crc(uint64_t key, const struct store_own *row)
 	struct store_own copy = *row;
 	copy.crc = 0;
 	return ~crc32c(crc32c(~0u, &key, sizeof key), &copy, sizeof copy);
+}
+
+uint32_t store_crc_bytes(const void *data, size_t bytes)
+{
+	return ~crc32c(~0u, data, bytes);
 }
 
 void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID])
@@ -96,9 +102,9 @@ void store_entry_begin(struct store_entry *entry)
 	entry->count = 0;
 }
 
-bool store_entry_room(const struct store_entry *entry)
+bool store_entry_room(const struct store_entry *entry, uint32_t records)
 {
-	return entry->bytes + STORE_PACKED_MAX + STORE_HASH <= sizeof entry->value;
+	return entry->bytes + records * STORE_PACKED_MAX + STORE_HASH <= sizeof entry->value;
 }
 
 static void pack_id(msgpack_packer *p, const uint8_t id[16])
@@ -115,7 +121,7 @@ static void pack_id(msgpack_packer *p, const uint8_t id[16])
 /* At most 1 + 1 + 2 + 3 + 5 + 18 + 18 + 5 × 5 + 9 × 3 = 100 bytes. */
 void store_entry_add(struct store_entry *entry, const struct store_record *record)
 {
-	CHECK(store_entry_room(entry));
+	CHECK(store_entry_room(entry, 1));
 	msgpack_packer p;
 	msgpack_packer_init(&p, entry, entry_write);
 	msgpack_pack_array(&p, 14);
@@ -153,7 +159,7 @@ static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store
 	uint64_t seq = head->seq + 1;
 	MDB_val key = {sizeof seq, &seq};
 	MDB_val value = {entry->bytes + STORE_HASH, entry->value};
-	int rc = (int)store_fault(POINT_PUT);
+	int rc = (int)fault_pass(FAULT_PUT);
 	if (rc == 0)
 		rc = mdb_put(txn, disk->audit, &key, &value, MDB_APPEND);
 	if (rc != 0)
@@ -221,8 +227,37 @@ static void row_change(struct store_own *row, bool known, const struct store_rec
 	}
 }
 
+/* The row as it stands, if it is of this boot. An assignment reads it too: a page that has an owner
+   is not given to another. */
+static int row_read(MDB_cursor *own, uint64_t number, const struct store_record *record, uint32_t i,
+		    uint32_t boot, struct store_own *row, bool *known, struct store_conflict *conflict)
+{
+	MDB_val key = {sizeof number, &number}, value;
+	const uint64_t expected = record->tag_first + i;
+	*known = false;
+	int rc = mdb_cursor_get(own, &key, &value, MDB_SET);
+	if (rc != 0)
+		return rc == MDB_NOTFOUND ? 0 : store_code(rc);
+	if (value.mv_size != sizeof *row)
+		return -ERR_INTEGRITY;
+	memcpy(row, value.mv_data, sizeof *row);
+	const bool whole = row->crc == store_crc(number, row);
+	if (whole && row->boot != boot)
+		return 0;
+	const bool held = row->state == STORE_ROW_OWNED || row->state == STORE_ROW_SHARED;
+	*known = whole && record->kind != STORE_ASSIGN;
+	if (whole && (record->kind == STORE_ASSIGN ? !held : row->tag == expected))
+		return 0;
+	if (conflict->count++ == 0) {
+		conflict->page = record->page_first + i;
+		conflict->expected = expected;
+		conflict->found = row->tag;
+	}
+	return 0;
+}
+
 int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
-		   uint32_t page_tokens)
+		   uint32_t page_tokens, struct store_conflict *conflict)
 {
 	if (record->kind < STORE_ASSIGN || record->kind > STORE_QUARANTINE)
 		return 0;
@@ -231,27 +266,19 @@ int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t 
 	for (uint32_t i = 0; i < record->page_count; i++) {
 		uint64_t number = (uint64_t)record->place << 56 | (uint64_t)record->group << 48 |
 				  ((uint64_t)record->page_first + i);
-		MDB_val key = {sizeof number, &number}, value;
+		MDB_val key, value;
 		struct store_own row = {0};
-		bool known = false;
-		if (record->kind != STORE_ASSIGN) {
-			int rc = mdb_cursor_get(own, &key, &value, MDB_SET);
-			if (rc != 0 && rc != MDB_NOTFOUND)
-				return store_code(rc);
-			if (rc == 0) {
-				if (value.mv_size != sizeof row)
-					return -ERR_INTEGRITY;
-				memcpy(&row, value.mv_data, sizeof row);
-				known = row.boot == boot;
-				if (!known)
-					memset(&row, 0, sizeof row);
-			}
-			key = (MDB_val){sizeof number, &number};
-		}
+		bool known;
+		TRY(row_read(own, number, record, i, boot, &row, &known, conflict));
+		if (!known)
+			memset(&row, 0, sizeof row);
+		key = (MDB_val){sizeof number, &number};
 		row_change(&row, known, record, i, page_tokens);
 		row.boot = boot;
 		row.last_seq = seq;
 		row.crc = store_crc(number, &row);
+		if (fault_pass(FAULT_ROW))
+			row.tag ^= 1ull << (i % 48);
 		value = (MDB_val){sizeof row, &row};
 		int rc = mdb_cursor_put(own, &key, &value, 0);
 		if (rc != 0)
@@ -273,4 +300,18 @@ int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct sto
 	uint8_t flag = clean;
 	TRY(meta_put(txn, disk->meta, "head", head, sizeof *head));
 	return meta_put(txn, disk->meta, "clean", &flag, sizeof flag);
+}
+
+int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS])
+{
+	MDB_val key = {6, "beacon"}, value;
+	int rc = mdb_get(txn, disk->meta, &key, &value);
+	if (rc == 0 && value.mv_size == BEACON_SLOTS * sizeof ids[0])
+		memcpy(ids, value.mv_data, value.mv_size);
+	return rc == 0 || rc == MDB_NOTFOUND ? 0 : store_code(rc);
+}
+
+int store_meta_ids_put(MDB_txn *txn, const struct store_disk *disk, const uint64_t ids[BEACON_SLOTS])
+{
+	return meta_put(txn, disk->meta, "beacon", ids, BEACON_SLOTS * sizeof ids[0]);
 }

@@ -1,13 +1,15 @@
 /*
- * Text to token ids and back. Byte-level BPE with a hand-written pre-tokenizer for each known name;
- * an unknown one is refused by its name.
+ * Text to token ids and back. Byte-level BPE with a hand-written pre-tokenizer for each known name
+ * (an unknown one is refused by its name), and SentencePiece by score with byte fallback.
  *
- * Text that is UTF-8, and whose bytes all have tokens, comes back as it was. What is not UTF-8 is
- * read as the reference implementation reads it: each byte that belongs to no character as U+FFFD
- * (decoding gives the three bytes EF BF BD), an overlong form as the character it stands for. A
- * byte that the vocabulary has no token for (some small vocabularies lack rare control characters
- * and the lead bytes of rare planes) gives no id. Decoding is on bytes: any list of ids has its
- * bytes, in UTF-8 or not.
+ * Text that is UTF-8, and whose bytes all have tokens, comes back as it was; with scores U+2581
+ * comes back as the space that it is written for, and a vocabulary that puts a space before text
+ * gives that too. What is not UTF-8 is read as the reference implementation reads it. Byte-level:
+ * each byte that belongs to no character as U+FFFD (decoding gives the three bytes EF BF BD), an
+ * overlong form as the character it stands for; a byte that the vocabulary has no token for (some
+ * small vocabularies lack rare control characters and the lead bytes of rare planes) gives no id.
+ * With scores: every byte as its byte token, where a space that a broken character swallows is
+ * U+2581 by then. Decoding is on bytes: any list of ids has its bytes, in UTF-8 or not.
  */
 #ifndef HOLDFAST_RUNTIME_TOKENIZER_H
 #define HOLDFAST_RUNTIME_TOKENIZER_H
@@ -25,10 +27,13 @@ int tokenizer_open(const struct model *model, struct tokenizer **out, char *reas
 void tokenizer_close(struct tokenizer **tokenizer);
 
 /* Appends the ids of `length` bytes to ids[*count], up to `capacity`; nothing is added around them
-   (no start token). special: control and user-defined tokens are found in the text (only for text
-   of our own templates); otherwise control tokens in the text stay plain text. Time n log n.
-   -ERR_TOO_BIG if capacity is too small or the text longer than 256 MiB, -ERR_MEMORY (then *count
-   is unchanged). A text of n bytes of UTF-8 gives at most n ids; any other at most 3 n. */
+   (no start token; but some vocabularies of scores put a space before a text and after each token
+   found in it). User-defined tokens are found in any text, they are text that was given an id;
+   control tokens only if `special` (only for text of our own templates), otherwise they stay plain
+   text. Time n log n. -ERR_TOO_BIG if capacity is too small or the text longer than 256 MiB,
+   -ERR_MEMORY (then *count is unchanged). A text of n bytes of UTF-8 gives at most n ids, and one
+   more for a space that is put before; any other, and one whose spaces have no token, at most
+   3 n + 3. */
 int tokenizer_encode(const struct tokenizer *tokenizer, const char *text, size_t length,
 		     bool special, uint32_t *ids, size_t capacity, size_t *count);
 

@@ -1,6 +1,6 @@
 /*
- * Byte-level BPE of one piece: symbols in a linked list, the pairs that merge in a heap, lowest rank
- * first, then leftmost. A merge takes one pair out and puts at most two in: n log n.
+ * One piece: symbols in a linked list, the pairs that merge in a heap, lowest rank first, then
+ * leftmost. A merge takes one pair out and puts at most two in: n log n.
  */
 #include "runtime/tokenizer_inside.h"
 
@@ -85,37 +85,92 @@ static uint64_t heap_pop(uint64_t *heap, size_t *count)
 	return top;
 }
 
-/* Notes what the symbol at `left` and the one after it would become. An entry of the heap is good
-   while its rank is the one noted here: a rank stands for one pair. */
-static void pair(const struct tokenizer *t, struct merger *m, uint32_t left, size_t *heap_count)
+/* The token that the symbols at `left` and after it become by their text together. */
+static uint32_t pair_by_score(const struct tokenizer *t, const struct merger *m,
+			      const uint8_t *piece, size_t length, uint32_t left, uint32_t *rank)
 {
+	const uint32_t after = m->next[m->next[left]];
+	const size_t bytes = (after == NONE ? length : after) - left;
+	if (bytes > t->longest)
+		return NONE;
+	const uint32_t id = map_find(t->tokens, (const char *)piece + left, bytes);
+	*rank = id == NONE ? NONE : t->score->rank[id];
+	return id;
+}
+
+/* Notes what the symbol at `left` and the one after it would become. An entry of the heap is good
+   while its rank is the one noted here: of a rank that two pairs share, the later one is noted. */
+static void pair(const struct tokenizer *t, struct merger *m, const uint8_t *piece, size_t length,
+		 uint32_t left, size_t *heap_count)
+{
+	uint32_t product, rank;
 	m->rank[left] = NONE;
-	if (m->next[left] == NONE || m->id[left] == NONE || m->id[m->next[left]] == NONE)
+	if (m->next[left] == NONE)
 		return;
-	const struct merge *merge = merge_slot(t, m->id[left], m->id[m->next[left]]);
-	if (merge->left == NONE)
-		return;
-	m->rank[left] = merge->rank;
-	m->product[left] = merge->product;
-	heap_push(m->heap, heap_count, (uint64_t)merge->rank << 32 | left);
+	if (t->score) {
+		product = pair_by_score(t, m, piece, length, left, &rank);
+		if (product == NONE)
+			return;
+	} else {
+		if (m->id[left] == NONE || m->id[m->next[left]] == NONE)
+			return;
+		const struct merge *merge = merge_slot(t, m->id[left], m->id[m->next[left]]);
+		if (merge->left == NONE)
+			return;
+		product = merge->product;
+		rank = merge->rank;
+	}
+	m->rank[left] = rank;
+	m->product[left] = product;
+	heap_push(m->heap, heap_count, (uint64_t)rank << 32 | left);
+}
+
+/* A symbol stands at the index of its first byte. */
+static void symbols(const struct tokenizer *t, struct merger *m, const uint8_t *piece,
+		    size_t length)
+{
+	uint32_t before = NONE;
+	for (uint32_t at = 0; at < length;) {
+		uint32_t n = 1;
+		if (t->score) {
+			n = (uint32_t)score_symbol(piece + at, length - at);
+			m->id[at] = map_find(t->tokens, (const char *)piece + at, n);
+		} else {
+			m->id[at] = t->byte_token[piece[at]];
+		}
+		m->previous[at] = before;
+		before = at;
+		at += n;
+		m->next[before] = at < length ? at : NONE;
+	}
+}
+
+/* Appends the ids of what is left. A byte that a vocabulary of merges has no token for is left out:
+   so does the reference. With scores a symbol without token is written byte by byte. */
+static int collect(const struct tokenizer *t, const struct merger *m, const uint8_t *piece,
+		   size_t length, uint32_t *ids, size_t capacity, size_t *count)
+{
+	for (uint32_t i = 0; i != NONE; i = m->next[i]) {
+		const size_t end = m->next[i] == NONE ? length : m->next[i];
+		size_t n = m->id[i] != NONE ? 1 : t->score ? end - i : 0;
+		if (n > capacity - *count)
+			return -ERR_TOO_BIG;
+		for (size_t k = 0; k < n; k++)
+			ids[(*count)++] = m->id[i] != NONE ? m->id[i] : t->byte_token[piece[i + k]];
+	}
+	return 0;
 }
 
 int merge_piece(const struct tokenizer *t, struct merger *m, const uint8_t *piece, size_t length,
 		uint32_t *ids, size_t capacity, size_t *count)
 {
-	TRY(merger_room(m, length));
-	uint32_t n = 0;
-	size_t heap_count = 0;
-	for (; n < length; n++) {
-		m->id[n] = t->byte_token[piece[n]];
-		m->next[n] = n + 1;
-		m->previous[n] = n - 1; /* NONE for the first */
-	}
-	if (n == 0)
+	if (length == 0)
 		return 0;
-	m->next[n - 1] = NONE;
-	for (uint32_t i = 0; i < n; i++)
-		pair(t, m, i, &heap_count);
+	TRY(merger_room(m, length));
+	size_t heap_count = 0;
+	symbols(t, m, piece, length);
+	for (uint32_t i = 0; i != NONE; i = m->next[i])
+		pair(t, m, piece, length, i, &heap_count);
 	while (heap_count > 0) {
 		uint64_t top = heap_pop(m->heap, &heap_count);
 		uint32_t left = (uint32_t)top;
@@ -127,18 +182,9 @@ int merge_piece(const struct tokenizer *t, struct merger *m, const uint8_t *piec
 		m->next[left] = m->next[right];
 		if (m->next[right] != NONE)
 			m->previous[m->next[right]] = left;
-		pair(t, m, left, &heap_count);
+		pair(t, m, piece, length, left, &heap_count);
 		if (m->previous[left] != NONE)
-			pair(t, m, m->previous[left], &heap_count);
+			pair(t, m, piece, length, m->previous[left], &heap_count);
 	}
-	for (uint32_t i = 0; i != NONE; i = m->next[i]) {
-		/* A byte that the vocabulary has no token for keeps its neighbours apart, and is left
-		   out: so does the reference. */
-		if (m->id[i] == NONE)
-			continue;
-		if (*count == capacity)
-			return -ERR_TOO_BIG;
-		ids[(*count)++] = m->id[i];
-	}
-	return 0;
+	return collect(t, m, piece, length, ids, capacity, count);
 }

@@ -6,8 +6,11 @@
 
 #include <stdint.h>
 
-/* General categories L and N, and the property White_Space. */
-enum unicode_kind { UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE };
+/* General categories N and M, the property White_Space, and letters: Lu and Lt, Ll, and the others. */
+enum unicode_kind {
+	UNICODE_OTHER, UNICODE_LETTER, UNICODE_NUMBER, UNICODE_SPACE, UNICODE_UPPER, UNICODE_LOWER,
+	UNICODE_MARK
+};
 
 extern const char unicode_version[]; /* "15.1.0" */
 extern const unsigned unicode_run_count;
@@ -21,12 +24,12 @@ static inline enum unicode_kind unicode_kind(uint32_t character)
 		return UNICODE_OTHER;
 	while (high - low > 1) {
 		unsigned middle = (low + high) / 2;
-		if (unicode_run[middle] >> 2 <= character)
+		if (unicode_run[middle] >> 3 <= character)
 			low = middle;
 		else
 			high = middle;
 	}
-	return (enum unicode_kind)(unicode_run[low] & 3);
+	return (enum unicode_kind)(unicode_run[low] & 7);
 }
 
 #endif

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes unicode.c: which characters are letters, numbers and white space.
+"""Writes unicode.c: which characters are letters, marks, numbers and white space.
 
 usage: python3 unicode.py > unicode.c
 
@@ -19,7 +19,7 @@ def kind(character):
     if character in SPACE:
         return 3
     category = unicodedata.category(chr(character))
-    return {"L": 1, "N": 2}.get(category[0], 0)
+    return {"Lu": 4, "Lt": 4, "Ll": 5}.get(category) or {"L": 1, "N": 2, "M": 6}.get(category[0], 0)
 
 
 def main():
@@ -27,11 +27,11 @@ def main():
     for character in range(0x110000):
         if kind(character) != last:
             last = kind(character)
-            starts.append(character << 2 | last)
+            starts.append(character << 3 | last)
     print(f"""/*
  * Made by unicode.py from Unicode {unicodedata.unidata_version}. Do not edit.
  *
- * Runs of characters of one kind: each entry is a run's first character times 4, plus its
+ * Runs of characters of one kind: each entry is a run's first character times 8, plus its
  * enum unicode_kind.
  */
 #include "runtime/unicode.h"

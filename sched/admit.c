@@ -1,8 +1,10 @@
 /*
- * Admission, in order of arrival. README.md has the rules and the argument why an admitted turn
- * can always finish, and why no turn that fits beside the grants waits forever.
+ * Admission. README.md has the rules and the argument why an admitted turn can always finish, and
+ * why no turn that fits beside the grants waits forever.
  */
 #include "sched/state.h"
+
+enum outcome { ADMIT_RUNS, ADMIT_PASSED, ADMIT_WAITS };
 
 struct answer {
 	int admitted, passed; /* passed: those behind need not wait for it */
@@ -41,14 +43,14 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 		return answer;
 	}
 	CHECK(units >= x->units);
-	uint64_t slack = pages_slack_units(s), needed = units - x->units;
-	if (needed <= slack)
-		needed += units_taken_back(s, t->session); /* a walk, so only if it can matter */
-	if (needed <= slack) {
+	uint32_t claim = units - x->units, now = claim_quantum(s, t->prompt, x->units, claim);
+	answer.short_units = claim_missing(s, claim, now, 0);
+	if (answer.short_units == 0) /* a walk, so only if it can matter */
+		answer.short_units = claim_missing(s, claim, now, units_taken_back(s, t->session));
+	if (answer.short_units == 0) {
 		answer.admitted = 1;
 		return answer;
 	}
-	answer.short_units = needed - slack;
 	/* Would it fit if every running turn had ended? If not, grants stand in its way; those are
 	   kept for as long as they were given, so the queue does not stand still for it. */
 	uint64_t others = s->granted_units - x->granted;
@@ -60,12 +62,56 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 	return answer;
 }
 
+/* A turn of which most must be computed waits while it would drive out sessions that are expected
+   back before it would be due anyway: they would only come to wait in its place. But the machine does
+   not stand idle for that: where no prompt is being computed, it may. */
+static void admit_gate(const struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
+{
+	const struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	if (!answer->admitted || s->limits.policy != POLICY_COST)
+		return;
+	for (uint32_t at = s->running.first, idle = 1;; at = turn_at(s, at)->link.next) {
+		if (at == SCHED_NONE && idle)
+			return;
+		if (at == SCHED_NONE || turn_at(s, at)->sampled == 0)
+			break;
+	}
+	uint32_t claim = units - x->units, now = claim_quantum(s, t->prompt, x->units, claim);
+	uint64_t taken = units_taken_back(s, t->session) + retain_expected_units(s);
+	answer->short_units = claim_missing(s, claim, now, taken);
+	answer->admitted = answer->short_units == 0;
+	answer->passed = 0;
+	answer->blocker = turn_at(s, s->running.first)->session;
+}
+
+/* When the turn may run, by what the running ones may still need at most, the oldest first. */
+uint64_t admit_eta_us(const struct sched *s, uint32_t turn)
+{
+	const struct turn *t = turn_at(s, turn);
+	uint64_t missing = t->short_bytes / s->unit_bytes, eta = s->now_us;
+	if (s->running.first == SCHED_NONE || (t->waits && t->wait_why == WAIT_BATCH))
+		return eta;
+	for (uint32_t at = s->running.first; at != SCHED_NONE; at = turn_at(s, at)->link.next) {
+		const struct turn *r = turn_at(s, at);
+		const struct session *x = session_at(s, r->session);
+		uint64_t rows = x->history - x->resident, left = r->output_max - r->sampled;
+		uint64_t done = s->now_us + rows * (s->prefill_ns_token / 1000) + left * s->decode_us;
+		eta = done > eta ? done : eta;
+		if (x->sole >= missing)
+			break;
+		missing -= x->sole;
+	}
+	return eta;
+}
+
 /* Tells why a turn waits: when it arrives, and when the reason is another one. */
 static void wait_tell(struct step *p, uint32_t turn, uint32_t place, const struct answer *answer)
 {
 	struct turn *t = turn_at(p->s, turn);
 	t->blocker = answer->blocker;
 	t->short_bytes = answer->short_units * p->s->unit_bytes;
+	p->s->counts.turns_waited += !t->waits;
 	if (t->waits && t->wait_why == answer->why)
 		return;
 	t->waits = 1;
@@ -75,32 +121,110 @@ static void wait_tell(struct step *p, uint32_t turn, uint32_t place, const struc
 	told->as.wait.place = place;
 	told->as.wait.blocker = answer->blocker;
 	told->as.wait.short_bytes = t->short_bytes;
+	told->as.wait.eta_us = admit_eta_us(p->s, turn);
+}
+
+/* Pages were quarantined since it arrived: it can never fit any more. */
+static void refuse_too_large(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t total = pages_total_units(s), next;
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = next) {
+		const struct turn *t = turn_at(s, turn);
+		uint32_t units = turn_units(s, t->prompt, t->output_max);
+		next = t->link.next;
+		if (units > total)
+			turn_refuse_pages(p, turn, units * s->unit_bytes, total * s->unit_bytes);
+	}
+}
+
+static int admit_try(struct step *p, uint32_t turn, int gated)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, turn);
+	uint32_t units = turn_units(s, t->prompt, t->output_max);
+	struct answer answer = admit_ask(s, turn, units);
+	if (gated)
+		admit_gate(s, turn, units, &answer);
+	t->asked = s->step;
+	t->answer_why = answer.why;
+	t->blocker = answer.blocker;
+	t->short_bytes = answer.short_units * s->unit_bytes;
+	if (answer.admitted)
+		turn_run(p, turn, units);
+	return answer.admitted ? ADMIT_RUNS : answer.passed ? ADMIT_PASSED : ADMIT_WAITS;
+}
+
+/* Those who have waited long enough, in order of arrival; with wait_us_max 0, all. Returns 0 if one of
+   them stands for his right to be first. */
+static int admit_due(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t next;
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE && order_due(s, turn); turn = next) {
+		next = turn_at(s, turn)->link.next;
+		int outcome = admit_try(p, turn, 0);
+		if (outcome == ADMIT_RUNS)
+			s->forced_us = s->now_us;
+		if (outcome == ADMIT_WAITS)
+			return 0;
+	}
+	return 1;
+}
+
+/* The next to be asked: warm or not, of the principal served least, the one that came first. */
+static uint32_t candidate(const struct sched *s, int warm)
+{
+	uint32_t found = SCHED_NONE;
+	uint64_t work = 0;
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct turn *t = turn_at(s, turn);
+		uint64_t its = principal_at(s, session_at(s, t->session)->principal)->work;
+		if (t->asked == s->step || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
+			continue;
+		found = turn;
+		work = its;
+	}
+	return found;
+}
+
+/* Before their time: turns whose context is there first, and of the others as many as do not harm
+   them. A turn that does not fit is passed by others of its kind; a few, so that no step is long. */
+static void admit_early(struct step *p)
+{
+	enum { FAILURES_MAX = 8 };
+	struct sched *s = p->s;
+	uint32_t turn, failures = 0;
+	while (failures < FAILURES_MAX && (turn = candidate(s, 1)) != SCHED_NONE)
+		failures += admit_try(p, turn, 0) != ADMIT_RUNS;
+	if (failures)
+		return;
+	while (failures < FAILURES_MAX && (turn = candidate(s, 0)) != SCHED_NONE) {
+		int outcome = admit_try(p, turn, 1);
+		if (outcome == ADMIT_WAITS)
+			return;
+		failures += outcome != ADMIT_RUNS;
+	}
 }
 
 void admit_waiting(struct step *p)
 {
 	struct sched *s = p->s;
-	uint32_t place = 1, next;
-	int open = 1; /* nobody before stands for his right to be first */
-	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = next) {
-		struct turn *t = turn_at(s, turn);
-		struct answer answer = {0, 0, WAIT_TURNS, SCHED_NONE, 0};
-		uint32_t units = turn_units(s, t->prompt, t->output_max), total = pages_total_units(s);
-		next = t->link.next;
-		if (units > total) {
-			/* Pages were quarantined since it arrived. */
-			turn_refuse_pages(p, turn, units * s->unit_bytes, total * s->unit_bytes);
-			continue;
-		}
-		if (open)
-			answer = admit_ask(s, turn, units);
-		else
-			answer.blocker = turn_at(s, t->link.prev)->session;
-		if (answer.admitted) {
-			turn_run(p, turn, units);
-			continue;
+	uint32_t place = 1, before = SCHED_NONE;
+	if (s->queue.count == 0)
+		return;
+	refuse_too_large(p);
+	if (admit_due(p) && s->limits.wait_us_max)
+		admit_early(p);
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct turn *t = turn_at(s, turn);
+		struct answer answer = {0, 0, WAIT_TURNS, before, 0};
+		if (t->asked == s->step) {
+			answer.why = (enum wait_why)t->answer_why;
+			answer.blocker = t->blocker;
+			answer.short_units = t->short_bytes / s->unit_bytes;
 		}
 		wait_tell(p, turn, place++, &answer);
-		open = open && answer.passed;
+		before = t->session;
 	}
 }

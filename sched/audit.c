@@ -8,7 +8,7 @@
 #include "sched/state.h"
 
 struct tally {
-	uint64_t entries, granted, promised, shared_extra, chunks, in_lru, free_sessions;
+	uint64_t entries, granted, promised, shared_extra, chunks, resting, pausing, free_sessions;
 	uint64_t column[COLUMN_COUNT];
 };
 
@@ -136,7 +136,9 @@ static void session_check(const struct sched *s, uint32_t session, struct tally 
 		CHECK(x->units >= units_of(s, x->resident));
 	else
 		CHECK(x->units == units_of(s, x->resident));
-	CHECK((int)x->in_lru == (x->state == SESSION_IDLE && x->units > x->floor));
+	CHECK((x->at_rest != REST_NOTHING) == (x->state == SESSION_IDLE && x->units > x->floor));
+	CHECK(x->pausing >= (x->at_rest != REST_NOTHING));
+	CHECK(!x->pausing || x->state == SESSION_IDLE);
 	CHECK((x->turn == SCHED_NONE) == (x->state == SESSION_IDLE));
 	CHECK((x->granted > 0) == (x->residency != RESIDENCY_BEST_EFFORT));
 	CHECK((x->heap_at > 0) == (x->residency == RESIDENCY_LEASED));
@@ -157,7 +159,8 @@ static void session_check(const struct sched *s, uint32_t session, struct tally 
 	}
 	if (x->closing)
 		CHECK(x->turn != SCHED_NONE);
-	sum->in_lru += x->in_lru;
+	sum->resting += x->at_rest != REST_NOTHING;
+	sum->pausing += x->pausing;
 	sum->granted += x->granted;
 	sum->chunks += (x->units + CHUNK_UNITS - 1) / CHUNK_UNITS;
 	table_check(s, session, sum);
@@ -188,8 +191,11 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(t->sampled < t->output_max);
 		CHECK(x->history == t->prompt + t->sampled);
 		CHECK((uint64_t)t->origin_resident + t->origin_recomputed + t->origin_fresh == t->prompt);
-		/* What it holds and what it is promised is what it was admitted with. */
-		CHECK(x->units + t->promised == turn_units(s, t->prompt, t->output_max));
+		/* What it holds and what it claims is what it was admitted with. */
+		CHECK(x->units + t->claim == turn_units(s, t->prompt, t->output_max));
+		CHECK(t->promised <= t->claim);
+		if (s->limits.growth_tokens == 0)
+			CHECK(t->promised == t->claim);
 		admitted = t->admitted_us;
 		sum->promised += t->promised;
 		in_flight += t->in_flight;
@@ -242,22 +248,50 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 	CHECK(granted == s->granted_units);
 }
 
+/* I9: each list holds those who belong in it, and nobody is in two. */
+static void rest_check(const struct sched *s, const struct tally *sum)
+{
+	uint64_t resting = 0, pausing = 0;
+	for (uint32_t class = 0; class < s->class_count; class++) {
+		const struct pause_class *c = class_at(s, class);
+		for (uint32_t age = 0; age < AGE_COUNT; age++) {
+			CHECK((c->rest[age].count > 0) == (int)(c->resting >> age & 1));
+			CHECK((c->pause[age].count > 0) == (int)(c->pausing >> age & 1));
+			resting += c->rest[age].count;
+			uint64_t units = 0;
+			pausing += c->pause[age].count;
+			for (uint32_t x = c->rest[age].first; x != SCHED_NONE; x = session_at(s, x)->rest.next) {
+				CHECK(session_at(s, x)->at_rest == REST_SOLE);
+				CHECK(session_at(s, x)->class == class);
+				CHECK(session_at(s, x)->age == age);
+				units += session_at(s, x)->rest_units;
+			}
+			CHECK(units == c->units[age]);
+			for (uint32_t x = c->pause[age].first; x != SCHED_NONE;
+			     x = session_at(s, x)->pause_link.next) {
+				CHECK(session_at(s, x)->pausing);
+				CHECK(session_at(s, x)->class == class);
+				CHECK(session_at(s, x)->age == age);
+			}
+		}
+	}
+	for (uint32_t x = s->shared_rest.first; x != SCHED_NONE; x = session_at(s, x)->rest.next)
+		CHECK(session_at(s, x)->at_rest == REST_SHARED);
+	CHECK(resting + s->shared_rest.count == s->resting);
+	CHECK(sum->resting == s->resting);
+	CHECK(sum->pausing == pausing);
+}
+
 void sched_audit(const struct sched *s)
 {
 	struct tally sum = {0};
-	uint32_t count = 0;
 	for (uint32_t g = 0; g < s->limits.group_count; g++)
 		pages_check(s, g, &sum);
 	for (uint32_t session = 0; session < s->limits.session_count; session++)
 		session_check(s, session, &sum);
 	CHECK(sum.entries == 0); /* each owner counted by a page is one entry in a table */
 	CHECK(sum.free_sessions == s->session_free.count);
-	for (uint32_t x = s->lru.first; x != SCHED_NONE; x = session_at(s, x)->lru.next) {
-		CHECK(session_at(s, x)->in_lru);
-		CHECK(++count <= s->lru.count);
-	}
-	CHECK(count == s->lru.count);
-	CHECK(sum.in_lru == count);
+	rest_check(s, &sum);
 	CHECK(sum.granted == s->granted_units);
 	CHECK(sum.granted <= s->grant_max);
 	CHECK(sum.shared_extra == s->share_extra);
@@ -265,7 +299,8 @@ void sched_audit(const struct sched *s)
 	CHECK(sum.chunks == s->chunk_used);
 	turns_check(s, &sum);
 	CHECK(sum.promised == s->promised_units);
-	(void)pages_slack_units(s); /* I6 */
+	CHECK(claim_safe(s)); /* I6 */
+	CHECK(s->promised_units <= claim_cover(s));
 	ledger_check(s, &sum);
 	CHECK(timer_ordered(s));
 }

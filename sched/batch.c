@@ -1,8 +1,8 @@
 /*
  * Batches: what is computed next, and what came of it. One is in flight at a time.
  *
- * Every decoding turn with room in its stream has one row; prefill chunks fill what is left, the
- * turn admitted first going first. Rows are planned first, then pages are made free for all of
+ * Every decoding turn with room in its stream has one row; prefill chunks fill what is left, in the
+ * order that order.c gives. Rows are planned first, then pages are made free for all of
  * them at once, then each entry gets what there is: a turn whose pages are not durable yet is cut
  * short or left out, and comes again with the next batch.
  */
@@ -29,23 +29,6 @@ static uint32_t rows_wanted(const struct sched *s, const struct turn *t)
 	return rows;
 }
 
-/* Prefill rows that the wanted step time leaves, once the rates are known. At least a page's
-   worth, or a step time set too small would stop prefill for good. */
-static uint32_t prefill_rows_max(const struct sched *s, uint32_t decode_rows)
-{
-	uint32_t rows = s->limits.batch_rows - decode_rows;
-	if (s->limits.step_us == 0 || s->prefill_ns_token == 0)
-		return rows;
-	uint64_t us_max = UINT64_MAX / 1000;
-	uint64_t budget = (s->limits.step_us < us_max ? s->limits.step_us : us_max) * 1000;
-	uint64_t decode = s->decode_ns_row < UINT64_MAX / (decode_rows + 1)
-		? s->decode_ns_row * decode_rows : UINT64_MAX;
-	uint64_t fit = budget > decode ? (budget - decode) / s->prefill_ns_token : 0;
-	if (fit < s->limits.page_tokens)
-		fit = s->limits.page_tokens;
-	return fit < rows ? (uint32_t)fit : rows;
-}
-
 static void plan_add(struct sched *s, uint32_t turn, uint32_t rows, enum phase phase)
 {
 	const struct session *x = session_at(s, turn_at(s, turn)->session);
@@ -60,10 +43,49 @@ static void plan_add(struct sched *s, uint32_t turn, uint32_t rows, enum phase p
 	CHECK(f->wanted <= turn_at(s, turn)->promised); /* what is promised is enough, again */
 }
 
+/* Of the rows, those that the turn has or is promised pages for. Told once when there are none: the
+   turn waits until an older one has ended. */
+static uint32_t rows_covered(struct step *p, uint32_t turn, uint32_t rows)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	uint32_t units = units_of(s, (uint64_t)x->resident + rows);
+	if (units <= x->units)
+		return rows;
+	uint64_t have = (uint64_t)x->units + claim_promise(s, turn, units - x->units);
+	uint64_t reach = have * s->limits.page_tokens - x->resident;
+	if (reach > 0) {
+		t->stalled = 0;
+		return rows < reach ? rows : (uint32_t)reach;
+	}
+	if (!t->stalled) {
+		struct effect *told = effect_of_turn(p, EFFECT_WAIT, turn);
+		told->as.wait.why = WAIT_PAGES;
+		told->as.wait.blocker = turn_at(s, s->running.first)->session;
+		told->as.wait.short_bytes = s->unit_bytes;
+	}
+	t->stalled = 1;
+	return 0;
+}
+
 static int turn_decodes(const struct sched *s, const struct turn *t)
 {
 	const struct session *x = session_at(s, t->session);
 	return t->sampled > 0 && x->resident + 1 == x->history;
+}
+
+static uint32_t prefill_rows(struct step *p, uint32_t turn, uint32_t left)
+{
+	const struct sched *s = p->s;
+	uint32_t rows = rows_wanted(s, turn_at(s, turn));
+	if (rows == 0) {
+		pause_tell(p, turn);
+		return 0;
+	}
+	if (rows > s->limits.chunk_tokens)
+		rows = s->limits.chunk_tokens;
+	return rows_covered(p, turn, rows < left ? rows : left);
 }
 
 static void plan(struct step *p)
@@ -72,34 +94,31 @@ static void plan(struct step *p)
 	uint32_t left = s->limits.batch_rows, turn;
 	s->flight_count = 0;
 	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
-		const struct turn *t = turn_at(s, turn);
+		struct turn *t = turn_at(s, turn);
 		if (!turn_decodes(s, t))
 			continue;
+		t->planned = s->step;
 		if (rows_wanted(s, t) == 0) {
 			pause_tell(p, turn);
 			continue;
 		}
 		CHECK(left > 0); /* batch_rows is at least batch_turns */
+		if (rows_covered(p, turn, 1) == 0)
+			continue;
 		plan_add(s, turn, 1, PHASE_DECODE);
 		left--;
 	}
-	left = prefill_rows_max(s, s->limits.batch_rows - left);
-	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
-		const struct turn *t = turn_at(s, turn);
-		if (turn_decodes(s, t))
+	left = order_prefill_rows(s, s->limits.batch_rows - left);
+	s->prefill_planned = 0;
+	while (left > 0 && (turn = order_prefill(s, s->step)) != SCHED_NONE) {
+		turn_at(s, turn)->planned = s->step;
+		if (turn_decodes(s, turn_at(s, turn)))
 			continue;
-		uint32_t rows = rows_wanted(s, t);
-		if (rows == 0) {
-			pause_tell(p, turn);
-			continue;
-		}
-		if (rows > s->limits.chunk_tokens)
-			rows = s->limits.chunk_tokens;
-		if (rows > left)
-			rows = left;
+		uint32_t rows = prefill_rows(p, turn, left);
 		if (rows == 0)
 			continue;
 		plan_add(s, turn, rows, PHASE_PREFILL);
+		s->prefill_planned += rows;
 		left -= rows;
 	}
 }
@@ -137,6 +156,7 @@ static uint32_t flight_assign(struct step *p, const struct flight *f)
 	if (units) {
 		pages_assign(p, t->session, units);
 		t->promised -= units;
+		t->claim -= units;
 		s->promised_units -= units;
 	}
 	return rows;
@@ -219,6 +239,7 @@ static void result_take(struct step *p, const struct flight *f, const struct bat
 	struct session *x = session_at(s, t->session);
 	CHECK(x->resident == f->position);
 	x->resident += r->computed;
+	order_work(s, x->principal, r->computed);
 	if (x->known < x->resident)
 		x->known = x->resident;
 	if (r->sampled) {
@@ -267,6 +288,7 @@ void on_batch_done(struct step *p)
 	struct sched *s = p->s;
 	uint32_t count = s->flight_count, next;
 	results_check(p);
+	order_measure(s, p->event->as.batch.measured_us);
 	/* In this order: all rows are taken while every table still is as the batch saw it; then bad
 	   pages are marked, all of them before the first is cut, since one cut may free another. */
 	for (uint32_t i = 0; i < count; i++) {
@@ -288,5 +310,10 @@ void on_batch_done(struct step *p)
 		next = t->link.next;
 		if (t->end != END_NONE)
 			turn_end(p, turn, (enum end)t->end, (int)t->err);
+	}
+	/* A slab with less pages may not hold what was counted on. */
+	for (uint32_t turn = claim_excess(s); turn != SCHED_NONE; turn = claim_excess(s)) {
+		s->counts.forced_recomputes++;
+		turn_end(p, turn, END_FAULT, ERR_NO_PAGES);
 	}
 }

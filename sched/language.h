@@ -127,7 +127,10 @@ enum effect_kind {
 
 enum wait_why { WAIT_PAGES, WAIT_TURNS, WAIT_BATCH, WAIT_PREFIX, WAIT_DURABLE, WAIT_COPY };
 
-enum lost_why { LOST_PRESSURE = 1, LOST_LEASE, LOST_QUARANTINE, LOST_COPY, LOST_PARK };
+enum lost_why {
+	LOST_PRESSURE = 1, LOST_LEASE, LOST_QUARANTINE, LOST_COPY, LOST_PARK,
+	LOST_POLICY /* its time was over, by the policy */
+};
 
 struct effect {
 	uint32_t kind; /* enum effect_kind */

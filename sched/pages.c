@@ -77,13 +77,6 @@ uint32_t pages_total_units(const struct sched *s)
 	return units;
 }
 
-uint64_t pages_slack_units(const struct sched *s)
-{
-	uint64_t cover = (uint64_t)pages_coming_units(s) + s->yielding_units;
-	CHECK(cover >= s->promised_units); /* I6 */
-	return cover - s->promised_units;
-}
-
 int page_yields(const struct page *page)
 {
 	return page->owners > 0 && page->yielding == page->owners;
@@ -222,6 +215,7 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 	CHECK(units <= pages_free_units(s));
 	table_grow(s, x, first + units);
 	x->sole += units;
+	s->counts.pages_assigned += (uint64_t)units * s->limits.group_count;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, first);
 		for (uint32_t i = 0; i < units; i++, cursor_next(s, &at)) {

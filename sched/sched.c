@@ -64,6 +64,8 @@ int sched_limits_check(const struct sched_limits *l, const char **field)
 	/* Or no turn could ever be accepted. */
 	if (l->stream_turn_bytes > l->stream_bytes)
 		return limits_refuse(field, "stream_turn_bytes");
+	if (l->policy >= POLICY_COUNT)
+		return limits_refuse(field, "policy");
 	return groups_check(l, field);
 }
 
@@ -92,12 +94,6 @@ uint32_t sched_effect_max(const struct sched_limits *l)
 	return most < 0xffffffffu ? (uint32_t)most : 0xffffffffu;
 }
 
-static void chain_clear(struct chain *chain)
-{
-	chain->first = chain->last = SCHED_NONE;
-	chain->count = 0;
-}
-
 struct sched *sched_init(void *block, const struct sched_limits *limits)
 {
 	struct sched *s = block;
@@ -114,16 +110,16 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 		s->unit_bytes += limits->group[g].page_bytes;
 	s->context_units = units_of(s, limits->context_tokens);
 	chain_clear(&s->session_free);
-	chain_clear(&s->lru);
 	chain_clear(&s->grants);
 	chain_clear(&s->turn_free);
 	chain_clear(&s->queue);
 	chain_clear(&s->running);
 	pages_init(s);
+	retain_init(s);
 	for (uint32_t i = 0; i < limits->session_count; i++)
-		list_push_last(s, LIST_SESSION_FREE, i);
+		chain_push_last(s, &s->session_free, LINK_REST, i);
 	for (uint32_t i = 0; i < limits->turn_count; i++)
-		list_push_last(s, LIST_TURN_FREE, i);
+		chain_push_last(s, &s->turn_free, LINK_TURN, i);
 	/* Grants leave room for one whole context beside them, or for half of a slab smaller than two. */
 	uint32_t total = pages_total_units(s), beside = total - total / 2;
 	s->grant_max = total - (s->context_units < beside ? s->context_units : beside);
@@ -162,6 +158,7 @@ static void on_rates(struct step *p)
 {
 	p->s->prefill_ns_token = p->event->as.rates.prefill_ns_token;
 	p->s->decode_ns_row = p->event->as.rates.decode_ns_row;
+	p->s->prefill_rows = 0; /* a new guess */
 }
 
 static void on_nothing(struct step *p)
@@ -221,7 +218,7 @@ static void step_time(struct step *p)
 void sched_step(struct sched *s, const struct event *event, const struct chain_key *keys,
 		const struct batch_result *results, struct effects *out)
 {
-	struct step p = {s, out, event, results};
+	struct step p = {s, out, event, results, SCHED_NONE};
 	(void)keys; /* prefixes are not shared by their keys in this form */
 	CHECK(event->kind < EVENT_KIND_COUNT);
 	CHECK(event->now_us >= s->now_us); /* R1 */
@@ -236,6 +233,7 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	ledger_unsettle(s);
 	step_act(&p);
 	step_time(&p);
+	retain_tick(&p);
 	admit_waiting(&p);
 	batch_issue(&p);
 	ledger_settle(s);
@@ -243,7 +241,10 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 
 uint64_t sched_deadline_us(const struct sched *s)
 {
-	return timer_soonest_us(s);
+	uint64_t timer = timer_soonest_us(s), due = retain_due_us(s);
+	uint64_t queue = order_due_us(s);
+	due = due < queue ? due : queue;
+	return timer < due ? timer : due;
 }
 
 uint64_t sched_hash(const struct sched *s)

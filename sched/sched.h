@@ -43,11 +43,25 @@ enum column {
 	COLUMN_COUNT
 };
 
+/* What stays in memory between turns, and who gives way: retain.c. The first is the default. */
+enum policy {
+	POLICY_COST, /* gives up first what is least likely to be wanted soon, by what was learned */
+	POLICY_LRU,  /* the end of the session used least recently */
+	POLICY_TTL,  /* a whole context for ttl_us, then nothing of it */
+	POLICY_SWAP, /* whole contexts move to host, first come first served */
+	POLICY_NONE, /* nothing is kept over a pause */
+	POLICY_HINTED, /* the end of the session whose hint says that it returns last; for planning: its
+			  steps grow with the number of sessions at rest */
+	POLICY_COUNT
+};
+
 struct sched_group {
 	uint64_t page_bytes;
 	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context */
 	uint32_t page_count[PLACE_COUNT]; /* pages of the slab, the host slab, the disk tier */
 };
+
+#define SCHED_STEP_AUTO UINT64_MAX
 
 struct sched_limits {
 	uint32_t session_count, turn_count, principal_count, group_count;
@@ -59,11 +73,18 @@ struct sched_limits {
 	uint32_t queue_turns;      /* turns waiting at most; more are refused as overloaded */
 	uint32_t growth_tokens;    /* growth quantum; 0: promise output_max in full */
 	uint32_t hold_until_durable; /* 1: a freed page is used again only after EVENT_DURABLE */
-	uint64_t step_us;          /* wanted time of a step; 0: no bound */
+	uint64_t step_us;          /* wanted time of a step; 0: no bound; SCHED_STEP_AUTO: about twice
+				      what the decoding turns alone take */
 	uint64_t weights_bytes, workspace_bytes, stream_bytes; /* for the ledger */
 	uint64_t stream_turn_bytes; /* charged to ACCOUNT_STREAM for each accepted turn */
 	uint64_t lease_us_max;
 	uint64_t principal_bytes;  /* quota of pinned and leased bytes of one principal; 0: none */
+	uint32_t policy;           /* enum policy */
+	uint32_t knee_tokens;      /* context at which attention costs a token as much as the weights do;
+				      0: every token costs the same to compute again */
+	uint64_t ttl_us;           /* POLICY_TTL */
+	uint64_t wait_us_max;      /* a turn that waited so long comes before all others, 16 of them in
+				      such a time at most; 0: always first come, first served */
 	struct sched_group group[SCHED_GROUP_MAX];
 };
 
@@ -124,8 +145,9 @@ struct turn_view {
 	uint32_t session, running; /* running 0: waiting */
 	uint32_t place;            /* in the queue, from 1; 0 when running */
 	uint32_t wait_why, blocker;
-	uint64_t short_bytes;
+	uint64_t short_bytes, eta_us; /* eta_us: when it may run, by estimate, if it waits */
 	uint32_t prompt, computed, sampled, output_max, credit;
+	uint64_t claim_bytes, promised_bytes; /* running: what it may still need; what is its to have */
 };
 int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out);
 
@@ -145,6 +167,16 @@ struct page_view {
 	uint32_t session; /* the owner; SCHED_NONE if there is none, or more than one */
 };
 int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page_view *out);
+
+/* What was done since sched_init. Tokens are those of prompts, by origin, of admitted turns. */
+struct sched_counts {
+	uint64_t turns_arrived, turns_admitted, turns_ended, turns_refused, turns_waited;
+	uint64_t tokens_resident, tokens_reloaded, tokens_recomputed, tokens_fresh, tokens_sampled;
+	uint64_t pages_assigned, pages_given_up; /* given up: of sessions at rest, to others */
+	uint64_t forced_recomputes; /* running turns that had to end for want of pages: 0, unless pages
+				       were quarantined */
+};
+struct sched_counts sched_counts(const struct sched *s);
 
 /* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);

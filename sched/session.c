@@ -72,7 +72,7 @@ static uint32_t session_take(struct step *p, uint32_t principal)
 {
 	struct sched *s = p->s;
 	uint32_t session = s->session_free.first;
-	list_remove(s, LIST_SESSION_FREE, session);
+	chain_take(s, &s->session_free, LINK_REST, session);
 	struct session *x = session_at(s, session);
 	memset(x, 0, sizeof *x);
 	x->key = p->event->session_key;
@@ -123,6 +123,8 @@ void on_fork(struct step *p)
 	struct effect *opened = effect_of_session(p, EFFECT_OPENED, session);
 	pages_share(p, from, session, units);
 	x->resident = units * s->limits.page_tokens;
+	x->pause = parent->pause;
+	retain_begin(s, session);
 	retain_open(p, session, opened);
 }
 
@@ -145,6 +147,7 @@ void on_hint(struct step *p)
 	x->pause = p->event->as.hint.pause;
 	x->tool_key = p->event->as.hint.tool_key;
 	x->returns_us = p->event->as.hint.returns_in_us;
+	retain_class_set(p->s, p->event->session);
 }
 
 void session_close(struct step *p, uint32_t session)
@@ -157,14 +160,15 @@ void session_close(struct step *p, uint32_t session)
 	pages_drop(p, session, 0, 0);
 	x->resident = 0;
 	retain_release(s, session);
-	retain_settle(s, session, 0);
+	retain_return(s, session);
+	CHECK(x->at_rest == REST_NOTHING);
 	session_at(s, x->family.prev)->family.next = x->family.next;
 	session_at(s, x->family.next)->family.prev = x->family.prev;
 	CHECK(principal_at(s, x->principal)->session_count > 0);
 	principal_at(s, x->principal)->session_count--;
 	(void)effect_of_session(p, EFFECT_CLOSED, session);
 	memset(x, 0, sizeof *x);
-	list_push_last(s, LIST_SESSION_FREE, session);
+	chain_push_last(s, &s->session_free, LINK_REST, session);
 }
 
 void on_close(struct step *p)

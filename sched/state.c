@@ -42,6 +42,12 @@ static size_t chunk_words(const struct sched_limits *limits)
 	return 2 + (size_t)CHUNK_UNITS * limits->group_count;
 }
 
+struct pause_class *class_at(const struct sched *s, uint32_t class)
+{
+	CHECK(class < s->class_count);
+	return table_at(s, s->at_class, class, sizeof(struct pause_class));
+}
+
 uint32_t *chunk_at(const struct sched *s, uint32_t chunk)
 {
 	CHECK(chunk < s->chunk_count);
@@ -85,6 +91,9 @@ size_t state_layout(struct sched *s)
 	s->at_session = room(&bytes, l->session_count, sizeof(struct session));
 	s->at_turn = room(&bytes, l->turn_count, sizeof(struct turn));
 	s->at_principal = room(&bytes, l->principal_count, sizeof(struct principal));
+	/* Only one policy learns; the others keep one list. */
+	s->class_count = l->policy == POLICY_COST ? CLASS_TOOL + TOOL_COUNT : 1;
+	s->at_class = room(&bytes, s->class_count, sizeof(struct pause_class));
 	s->at_chunk = room(&bytes, s->chunk_count, chunk_words(l) * sizeof(uint32_t));
 	s->at_heap = room(&bytes, (uint64_t)l->session_count + l->turn_count, sizeof(uint32_t));
 	s->at_flight = room(&bytes, l->batch_turns, sizeof(struct flight));
@@ -97,72 +106,63 @@ uint32_t units_of(const struct sched *s, uint64_t tokens)
 	return (uint32_t)((tokens + s->limits.page_tokens - 1) / s->limits.page_tokens);
 }
 
-static struct chain *chain_of(struct sched *s, enum list list)
+static struct link *link_of(struct sched *s, enum link_kind kind, uint32_t item)
 {
-	switch (list) {
-	case LIST_LRU: return &s->lru;
-	case LIST_GRANTS: return &s->grants;
-	case LIST_SESSION_FREE: return &s->session_free;
-	case LIST_QUEUE: return &s->queue;
-	case LIST_RUNNING: return &s->running;
-	default: CHECK(list == LIST_TURN_FREE); return &s->turn_free;
-	}
-}
-
-static struct link *link_of(struct sched *s, enum list list, uint32_t item)
-{
-	switch (list) {
-	case LIST_LRU:
-	case LIST_SESSION_FREE: return &session_at(s, item)->lru;
-	case LIST_GRANTS: return &session_at(s, item)->grant;
+	switch (kind) {
+	case LINK_REST: return &session_at(s, item)->rest;
+	case LINK_PAUSE: return &session_at(s, item)->pause_link;
+	case LINK_GRANT: return &session_at(s, item)->grant;
 	default: return &turn_at(s, item)->link;
 	}
 }
 
-void list_push_last(struct sched *s, enum list list, uint32_t item)
+void chain_clear(struct chain *chain)
 {
-	struct chain *chain = chain_of(s, list);
-	struct link *link = link_of(s, list, item);
+	chain->first = chain->last = SCHED_NONE;
+	chain->count = 0;
+}
+
+void chain_push_last(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item)
+{
+	struct link *link = link_of(s, kind, item);
 	link->prev = chain->last;
 	link->next = SCHED_NONE;
 	if (chain->last == SCHED_NONE)
 		chain->first = item;
 	else
-		link_of(s, list, chain->last)->next = item;
+		link_of(s, kind, chain->last)->next = item;
 	chain->last = item;
 	chain->count++;
 }
 
-void list_push_first(struct sched *s, enum list list, uint32_t item)
+void chain_push_first(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item)
 {
-	struct chain *chain = chain_of(s, list);
-	struct link *link = link_of(s, list, item);
+	struct link *link = link_of(s, kind, item);
 	link->prev = SCHED_NONE;
 	link->next = chain->first;
 	if (chain->first == SCHED_NONE)
 		chain->last = item;
 	else
-		link_of(s, list, chain->first)->prev = item;
+		link_of(s, kind, chain->first)->prev = item;
 	chain->first = item;
 	chain->count++;
 }
 
-void list_remove(struct sched *s, enum list list, uint32_t item)
+void chain_take(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item)
 {
-	struct chain *chain = chain_of(s, list);
-	struct link *link = link_of(s, list, item);
+	struct link *link = link_of(s, kind, item);
 	CHECK(chain->count > 0);
 	if (link->prev == SCHED_NONE) {
 		CHECK(chain->first == item);
 		chain->first = link->next;
 	} else {
-		link_of(s, list, link->prev)->next = link->next;
+		link_of(s, kind, link->prev)->next = link->next;
 	}
 	if (link->next == SCHED_NONE) {
 		CHECK(chain->last == item);
 		chain->last = link->prev;
 	} else {
-		link_of(s, list, link->next)->prev = link->prev;
+		link_of(s, kind, link->next)->prev = link->prev;
 	}
 	chain->count--;
 	link->prev = link->next = SCHED_NONE;

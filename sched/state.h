@@ -12,7 +12,8 @@
  *  I4  an idle or waiting session has exactly the units that its resident tokens fill;
  *      a running one has at least those;
  *  I5  a page that is not full has one owner;
- *  I6  free + doomed + yielding units cover the promised units, in every group;
+ *  I6  the claim of each running turn, and what is promised to younger ones, are covered by free,
+ *      doomed and yielded units and by what older turns give back: see claim.c;
  *  I7  the ledger's columns are what a recount gives, and each account's sum never changes;
  *  I8  resident <= known <= history <= context, and history counts every given and sampled token;
  *  I9  the queue is in order of arrival; a session is in the retention list if, and only if, it
@@ -27,7 +28,15 @@
 enum {
 	CHUNK_UNITS = 32, /* units of one chunk of a page table */
 	SHARE_FACTOR = 8, /* page table entries kept for shared pages, for each page of the slab */
-	FLOOR_ALL = 0xffffffffu - 1 /* a session that yields nothing */
+	FLOOR_ALL = 0xffffffffu - 1, /* a session that yields nothing */
+	AGE_COUNT = 40,     /* ages of a pause that are told apart: each up to half as long again */
+	KIND_COUNT = 3,     /* of pauses: after an answer, after a tool call, after another end */
+	HINT_COUNT = 8,     /* classes of pauses whose end was told, by its order of magnitude */
+	SIZE_COUNT = 4, LAST_COUNT = 4, /* bins of what was sampled, and of the pause before */
+	CLASS_HINT = KIND_COUNT,
+	CLASS_TRAIT = CLASS_HINT + HINT_COUNT,
+	CLASS_TOOL = CLASS_TRAIT + KIND_COUNT * SIZE_COUNT * LAST_COUNT,
+	TOOL_COUNT = 48     /* classes of pauses learned for one tool of one principal, at most */
 };
 
 struct link {
@@ -55,7 +64,9 @@ _Static_assert(sizeof(struct page) <= 64, "a page's entry is small");
 struct session {
 	uint64_t key, lease_until_us, idle_since_us;
 	uint64_t returns_us, tool_key; /* the last hint */
-	uint32_t state, principal, pause;
+	uint32_t state, principal, pause; /* pause: enum pause */
+	uint32_t kind, sampled;   /* of the pause: after which end; tokens sampled before it */
+	uint32_t last_age[KIND_COUNT]; /* how long the last pause of each kind was, from 1; 0: none */
 	uint32_t turn, next_turn; /* the active one, and one that waits for it to leave the batch */
 	uint32_t history, resident, known; /* known: leading tokens that were computed once */
 	uint32_t units, sole;     /* units in the table; those with no other owner: the last ones */
@@ -63,8 +74,12 @@ struct session {
 	uint32_t granted;         /* units that stay while the session waits */
 	uint32_t residency, expired, closing;
 	uint32_t chunk_first, chunk_last;
-	struct link lru, grant, family;
-	uint32_t in_lru, heap_at; /* heap_at: place in the timers, from 1; 0: none */
+	uint32_t heap_at;         /* place in the timers, from 1; 0: none */
+	struct link rest, pause_link, grant, family; /* rest: also the list of free sessions */
+	uint32_t at_rest;         /* enum rest: which list of those who can give */
+	uint32_t rest_units;      /* as counted in its class */
+	uint32_t pausing, class, age; /* pausing 1: in the pause list of this class and age */
+	uint64_t seen_us;         /* until when its pause was counted */
 };
 _Static_assert(sizeof(struct session) <= 512, "a session's entry is small");
 
@@ -74,10 +89,14 @@ struct turn {
 	uint64_t key, arrival, deadline_us, arrived_us, admitted_us, first_us, short_bytes;
 	uint32_t state, session;
 	uint32_t keep, prompt, output_max, credit, sampled;
-	uint32_t promised; /* units still to be assigned to it at most */
+	uint32_t claim;    /* units that may still be assigned to it */
+	uint32_t promised; /* of those, the ones that are its to have at any time */
+	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
+	uint64_t asked, planned;           /* the step in which it was last asked to run; planned */
+	uint32_t answer_why;
 	uint32_t origin_resident, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;
@@ -85,7 +104,30 @@ struct turn {
 
 struct principal {
 	uint64_t bytes;
+	uint64_t work;                   /* rows computed for it, as a virtual time: see order.c */
 	uint32_t granted, session_count; /* granted: units */
+	uint32_t active, reserved;       /* turns waiting and running */
+};
+
+/* What a session at rest has to give: pages that nobody else owns, or shares only. */
+enum rest { REST_NOTHING, REST_SOLE, REST_SHARED };
+
+/* What is known of one kind of pause, by its age: how often it ended at that age, and for how long
+   sessions were seen to be of that age. The lists hold the sessions that are in such a pause now,
+   the longest first. */
+struct pause_class {
+	uint64_t name;         /* of a tool's class: principal and tool; 0: not in use */
+	uint64_t pausing, resting; /* a bit for each age whose list is not empty */
+	uint64_t exposure_us[AGE_COUNT];
+	uint32_t returns[AGE_COUNT]; /* in 1/RETURN_ONE */
+	uint64_t value[AGE_COUNT];   /* of one unit for a while: see retain.c */
+	uint64_t news;         /* returns since value was computed */
+	uint32_t cut[2];       /* of a kind: ages below which half, and seven eighths, of its pauses end */
+	uint64_t expected;     /* a bit for each age at which a return within wait_us_max is likely */
+	uint64_t seen;         /* returns in all, in 1/RETURN_ONE */
+	uint64_t base_seen;    /* of the class that it leans on, when value was computed; 0: never was */
+	struct chain pause[AGE_COUNT], rest[AGE_COUNT];
+	uint64_t units[AGE_COUNT]; /* of the sessions in rest */
 };
 
 struct flight {
@@ -98,7 +140,13 @@ struct sched {
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes;
 	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
+	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
+	uint64_t work_least;  /* the virtual time: of the active principal served least */
+	uint32_t prefill_rows, prefill_planned; /* what a step may prefill at most; what the last one did */
 	uint64_t at_page[SCHED_GROUP_MAX], at_session, at_turn, at_principal, at_chunk, at_heap, at_flight;
+	uint64_t at_class;
+	struct sched_counts counts;
 	uint64_t ledger[ACCOUNT_COUNT][COLUMN_COUNT];
 	struct chain page_free[SCHED_GROUP_MAX], page_doomed[SCHED_GROUP_MAX];
 	uint32_t page_quarantined[SCHED_GROUP_MAX];
@@ -107,8 +155,10 @@ struct sched {
 	uint32_t chunk_count, chunk_used, chunk_free;
 	uint32_t yielding_units; /* units whose owners would all give them up */
 	uint32_t promised_units, granted_units, grant_max;
-	struct chain session_free, lru, grants, turn_free, queue, running;
+	struct chain session_free, shared_rest, grants, turn_free, queue, running;
 	uint32_t heap_count, flight_count, draining;
+	uint32_t class_count, class_turn; /* class_turn: whose pauses are looked at next */
+	uint32_t resting; /* sessions in a list of those who can give */
 };
 
 /* One step: what came in, and where what follows goes. */
@@ -117,6 +167,7 @@ struct step {
 	struct effects *out;
 	const struct event *event;
 	const struct batch_result *results;
+	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
 
 /* state.c: tables, lists, effects. */
@@ -124,16 +175,19 @@ struct page *page_at(const struct sched *s, uint32_t group, uint32_t page);
 struct session *session_at(const struct sched *s, uint32_t session);
 struct turn *turn_at(const struct sched *s, uint32_t turn);
 struct principal *principal_at(const struct sched *s, uint32_t principal);
+struct pause_class *class_at(const struct sched *s, uint32_t class);
 uint32_t *chunk_at(const struct sched *s, uint32_t chunk);
 uint32_t *heap_of(const struct sched *s);
 struct flight *flight_at(const struct sched *s, uint32_t entry);
 size_t state_layout(struct sched *s); /* sets the offsets from s->limits; the block's size */
 uint32_t units_of(const struct sched *s, uint64_t tokens); /* that tokens fill, rounded up */
 
-enum list { LIST_LRU, LIST_GRANTS, LIST_SESSION_FREE, LIST_QUEUE, LIST_RUNNING, LIST_TURN_FREE };
-void list_push_last(struct sched *s, enum list list, uint32_t item);
-void list_push_first(struct sched *s, enum list list, uint32_t item);
-void list_remove(struct sched *s, enum list list, uint32_t item);
+/* Which of an item's links a chain goes through; LINK_TURN is the turns', the others sessions'. */
+enum link_kind { LINK_REST, LINK_PAUSE, LINK_GRANT, LINK_TURN };
+void chain_clear(struct chain *chain);
+void chain_push_last(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item);
+void chain_push_first(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item);
+void chain_take(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item);
 
 struct effect *effect_add(struct effects *out, enum effect_kind kind);
 struct effect *effect_of_session(struct step *p, enum effect_kind kind, uint32_t session);
@@ -174,17 +228,36 @@ void pages_durable(struct sched *s, uint64_t step);
 uint32_t pages_free_units(const struct sched *s);    /* assignable now, in every group */
 uint32_t pages_coming_units(const struct sched *s);  /* free or doomed */
 uint32_t pages_total_units(const struct sched *s);   /* not quarantined */
-uint64_t pages_slack_units(const struct sched *s);   /* coming and yielding, beyond the promises */
 
-/* retain.c: what stays between turns, and who gives way. */
-void retain_settle(struct sched *s, uint32_t session, int oldest);
-void retain_reclaim(struct step *p, uint32_t units);
+/* claim.c: what running turns may still need, and what is promised of it. */
+uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */
+int claim_safe(const struct sched *s);       /* I6 */
+uint64_t claim_slack(const struct sched *s);
+uint64_t claim_slack_after(const struct sched *s, uint32_t turn);
+uint64_t claim_missing(const struct sched *s, uint64_t claim, uint64_t now, uint64_t taken);
+uint32_t claim_quantum(const struct sched *s, uint32_t tokens, uint32_t units, uint32_t claim);
+uint32_t claim_promise(struct sched *s, uint32_t turn, uint32_t wanted);
+uint32_t claim_excess(struct sched *s);
+
+/* grant.c: what was promised to stay. */
 void retain_open(struct step *p, uint32_t session, struct effect *told);
 void retain_release(struct sched *s, uint32_t session);
 void retain_expire(struct step *p, uint32_t session);
 uint32_t retain_floor(const struct session *x);
 uint32_t retain_blocker(const struct sched *s, uint32_t session);
 void on_residency(struct step *p);
+
+/* retain.c: what stays between turns beyond that, and who gives way. */
+void retain_init(struct sched *s);
+void retain_begin(struct sched *s, uint32_t session);  /* a pause begins */
+void retain_pause(struct step *p, uint32_t session);   /* its turn is over: likewise */
+void retain_return(struct sched *s, uint32_t session); /* its next one is there, or it is closed */
+void retain_class_set(struct sched *s, uint32_t session);
+void retain_settle(struct sched *s, uint32_t session, int oldest);
+void retain_reclaim(struct step *p, uint32_t units);
+void retain_tick(struct step *p);
+uint64_t retain_due_us(const struct sched *s);
+uint64_t retain_expected_units(const struct sched *s); /* that will probably be wanted again soon */
 void on_park(struct step *p);
 
 /* session.c */
@@ -211,8 +284,20 @@ void on_cancel(struct step *p);
 void on_credit(struct step *p);
 void on_drain(struct step *p);
 
+/* order.c: who goes first. */
+void order_arrive(struct sched *s, uint32_t principal);
+void order_leave(struct sched *s, uint32_t principal);
+void order_work(struct sched *s, uint32_t principal, uint32_t rows);
+uint32_t order_prefill(const struct sched *s, uint64_t passed);
+void order_measure(struct sched *s, uint64_t measured_us);
+uint32_t order_prefill_rows(struct sched *s, uint32_t decode_rows);
+int order_warm(const struct sched *s, uint32_t turn);
+int order_due(const struct sched *s, uint32_t turn);
+uint64_t order_due_us(const struct sched *s);
+
 /* admit.c, batch.c */
 void admit_waiting(struct step *p);
+uint64_t admit_eta_us(const struct sched *s, uint32_t turn);
 void batch_issue(struct step *p);
 void on_batch_done(struct step *p);
 

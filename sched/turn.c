@@ -65,10 +65,10 @@ static void turn_stop(struct step *p, uint32_t turn)
 	struct turn *t = turn_at(s, turn);
 	struct session *x = session_at(s, t->session);
 	CHECK(!t->in_flight);
-	list_remove(s, LIST_RUNNING, turn);
+	chain_take(s, &s->running, LINK_TURN, turn);
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
-	t->promised = 0;
+	t->promised = t->claim = 0;
 	pages_drop(p, t->session, units_of(s, x->resident), 0);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RUNNING, COLUMN_RETAINED, x->sole * s->unit_bytes);
 	x->state = SESSION_IDLE;
@@ -86,21 +86,25 @@ static void turn_finish(struct step *p, uint32_t turn, enum end end, int err)
 	if (t->state == TURN_RUNNING)
 		turn_stop(p, turn);
 	else
-		list_remove(s, LIST_QUEUE, turn);
+		chain_take(s, &s->queue, LINK_TURN, turn);
 	end_tell(p, turn, end, err);
 	if (x->turn == turn) {
 		x->turn = SCHED_NONE;
 		x->state = SESSION_IDLE;
 		x->pause = end == END_TOOL ? PAUSE_TOOL : PAUSE_HUMAN;
-		x->idle_since_us = s->now_us;
+		x->kind = end == END_TOOL ? 1 : end == END_STOP ? 0 : 2;
+		x->sampled = t->sampled;
 	} else {
 		CHECK(x->next_turn == turn);
 		x->next_turn = SCHED_NONE;
 	}
+	s->counts.turns_ended++;
+	s->counts.tokens_sampled += t->sampled;
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_RUNNING, COLUMN_FREE, s->limits.stream_turn_bytes);
 	timer_clear_deadline(s, turn);
+	order_leave(s, x->principal);
 	memset(t, 0, sizeof *t);
-	list_push_last(s, LIST_TURN_FREE, turn);
+	chain_push_last(s, &s->turn_free, LINK_TURN, turn);
 }
 
 /* The turn becomes the session's: what it does not keep is cut, what it appends is known. */
@@ -110,6 +114,7 @@ static void turn_take_over(struct step *p, uint32_t turn)
 	const struct turn *t = turn_at(s, turn);
 	struct session *x = session_at(s, t->session);
 	CHECK(x->turn == SCHED_NONE);
+	retain_return(s, t->session);
 	x->turn = turn;
 	x->state = SESSION_WAITING;
 	session_history_cut(p, t->session, t->keep);
@@ -134,8 +139,8 @@ void turn_end(struct step *p, uint32_t turn, enum end end, int err)
 		session_close(p, session);
 	} else if (next != SCHED_NONE) {
 		turn_take_over(p, next);
-	} else {
-		retain_settle(s, session, 0);
+	} else if (p->superseded != session) {
+		retain_pause(p, session);
 	}
 }
 
@@ -250,7 +255,7 @@ static uint32_t turn_take(struct step *p)
 	struct sched *s = p->s;
 	const struct event *e = p->event;
 	uint32_t turn = s->turn_free.first;
-	list_remove(s, LIST_TURN_FREE, turn);
+	chain_take(s, &s->turn_free, LINK_TURN, turn);
 	struct turn *t = turn_at(s, turn);
 	CHECK(t->state == TURN_FREE);
 	t->key = e->turn_key;
@@ -263,7 +268,8 @@ static uint32_t turn_take(struct step *p)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->blocker = SCHED_NONE;
-	list_push_last(s, LIST_QUEUE, turn);
+	order_arrive(s, session_at(s, e->session)->principal);
+	chain_push_last(s, &s->queue, LINK_TURN, turn);
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_FREE, COLUMN_RUNNING, s->limits.stream_turn_bytes);
 	if (e->as.turn.deadline_us) {
 		t->deadline_us = e->as.turn.deadline_us;
@@ -277,14 +283,18 @@ void on_turn(struct step *p)
 	struct sched *s = p->s;
 	struct session *x = session_at(s, p->event->session);
 	struct refusal refusal = turn_refusal(s, p->event);
+	s->counts.turns_arrived++;
 	if (refusal.end != END_NONE) {
+		s->counts.turns_refused++;
 		refusal_tell(p, &refusal);
 		return;
 	}
 	if (x->next_turn != SCHED_NONE)
 		turn_end(p, x->next_turn, END_SUPERSEDED, ERR_NONE);
+	p->superseded = p->event->session;
 	if (x->turn != SCHED_NONE)
 		turn_end_soon(p, x->turn, END_SUPERSEDED, ERR_NONE);
+	p->superseded = SCHED_NONE;
 	uint32_t turn = turn_take(p);
 	if (x->turn == SCHED_NONE)
 		turn_take_over(p, turn);
@@ -306,16 +316,21 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	t->origin_resident = x->resident;
 	t->origin_recomputed = known - x->resident;
 	t->origin_fresh = t->prompt - known;
-	list_remove(s, LIST_QUEUE, turn);
-	list_push_last(s, LIST_RUNNING, turn);
+	s->counts.turns_admitted++;
+	s->counts.tokens_resident += t->origin_resident;
+	s->counts.tokens_recomputed += t->origin_recomputed;
+	s->counts.tokens_fresh += t->origin_fresh;
+	chain_take(s, &s->queue, LINK_TURN, turn);
+	chain_push_last(s, &s->running, LINK_TURN, turn);
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
-	t->promised = units - x->units;
+	t->claim = units - x->units;
+	t->promised = claim_quantum(s, t->prompt, x->units, t->claim);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RETAINED, COLUMN_RUNNING, x->sole * s->unit_bytes);
 	x->state = SESSION_RUNNING;
 	pages_floor_set(s, t->session, FLOOR_ALL);
 	s->promised_units += t->promised;
-	(void)pages_slack_units(s); /* I6 */
+	CHECK(claim_safe(s)); /* I6 */
 	(void)effect_of_turn(p, EFFECT_ADMITTED, turn);
 }
 

@@ -53,12 +53,15 @@ int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out)
 	out->wait_why = t->wait_why;
 	out->blocker = t->blocker;
 	out->short_bytes = t->short_bytes;
+	out->eta_us = out->running ? 0 : admit_eta_us(s, turn);
 	out->prompt = t->prompt;
 	/* Of the prompt and of what was sampled; a turn that is not its session's yet has none. */
 	out->computed = x->turn == turn ? x->resident : 0;
 	out->sampled = t->sampled;
 	out->output_max = t->output_max;
 	out->credit = t->credit;
+	out->claim_bytes = t->claim * s->unit_bytes;
+	out->promised_bytes = t->promised * s->unit_bytes;
 	return 0;
 }
 
@@ -93,6 +96,11 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 	out->position = seen->unit * s->limits.page_tokens;
 	out->session = seen->owners == 1 ? seen->owner_xor : SCHED_NONE;
 	return 0;
+}
+
+struct sched_counts sched_counts(const struct sched *s)
+{
+	return s->counts;
 }
 
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal)

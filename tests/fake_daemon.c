@@ -520,6 +520,11 @@ static void on_steer(struct peer *p, const struct wire_header *h, const uint8_t 
 	case WIRE_BYE:
 		p->hello = false;
 		break;
+	case WIRE_ACK:
+		break;
+	case WIRE_RESUME: /* keeps nothing */
+		send_reject(p, h->channel, ERR_GONE);
+		break;
 	default:
 		bad++;
 		send_reject(p, h->channel, ERR_BAD_TYPE);

@@ -6,7 +6,7 @@ dir=$(mktemp -d "${TMPDIR:-/tmp}/holdfast-test-XXXXXX") || exit 99
 HOLDFAST_ENDPOINT="ipc://$dir/s"
 export HOLDFAST_ENDPOINT
 mkfifo "$dir/in"
-"$BUILDDIR/tests/fake_daemon" "$HOLDFAST_ENDPOINT" 200 <"$dir/in" >"$dir/ready" &
+"$BUILDDIR/tests/fake_daemon" "$HOLDFAST_ENDPOINT" 1000 <"$dir/in" >"$dir/ready" &
 daemon=$!
 exec 9>"$dir/in"
 trap 'exec 9>&-; kill $daemon 2>/dev/null; rm -rf "$dir"' EXIT

@@ -101,7 +101,6 @@ TWIST(rope_yarn) { make_string(m, "llama.rope.scaling.type", "yarn"); }
 TWIST(epsilon_nan) { make_f32(m, "llama.attention.layer_norm_rms_epsilon", __builtin_nanf("")); }
 TWIST(epsilon_negative) { make_f32(m, "llama.attention.layer_norm_rms_epsilon", -1); }
 TWIST(experts) { make_u32(m, "llama.expert_count", 8); }
-TWIST(window) { make_u32(m, "llama.attention.sliding_window", 64); }
 TWIST(vocab_size) { make_u32(m, "llama.vocab_size", 4); }
 TWIST(missing_tensor) { m->tensor_count--; }
 TWIST(stray_tensor) { make_tensor(m, "blk.0.attn_q_norm.weight", 0, 16, 0); }
@@ -111,8 +110,44 @@ TWIST(turned_tensor) { struct made_tensor *t = make_find(m, "blk.0.attn_k.weight
 TWIST(quantised_norm) { struct made_tensor *t = make_find(m, "output_norm.weight");
 	t->type = 8; t->bytes = 34; }
 
+TWIST(bias_missing) { make_family(m, "qwen2"); m->tensor_count--; }
+TWIST(bias_not_known) { make_family(m, "qwen3"); make_tensor(m, "blk.0.attn_q.bias", 0, 32, 0); }
+TWIST(norm_missing) { make_family(m, "qwen3"); m->tensor_count--; }
+TWIST(post_norm_missing) { make_family(m, "gemma3"); m->tensor_count--; }
+TWIST(norm_of_width) { make_family(m, "qwen3"); make_find(m, "blk.0.attn_k_norm.weight")->dimension[0] = 32;
+	make_find(m, "blk.0.attn_k_norm.weight")->bytes = 128; }
+TWIST(window_not_known) { make_family(m, "qwen2"); make_u32(m, "qwen2.attention.sliding_window", 64); }
+TWIST(window_type) { put(&make_key(m, "llama.attention.sliding_window", 6)->value, "abcd", 4); }
+TWIST(window_no_period) { make_family(m, "gemma3"); make_u32(m, "gemma3.attention.sliding_window", 64);
+	make_u32(m, "gemma3.attention.sliding_window_pattern", 0); }
+TWIST(softcap_not_known) { make_f32(m, "llama.final_logit_softcapping", 30); }
+TWIST(softcap_nan) { make_family(m, "gemma3");
+	make_f32(m, "gemma3.final_logit_softcapping", __builtin_nanf("")); }
+TWIST(keys_of_another) { make_string(m, "general.architecture", "qwen2"); }
 TWIST(no_tokenizer) { make_drop(m, "tokenizer.ggml.model"); }
-TWIST(other_tokenizer) { make_string(m, "tokenizer.ggml.model", "llama"); }
+TWIST(other_tokenizer) { make_string(m, "tokenizer.ggml.model", "bert"); }
+static inline void scores(struct maker *m, float last, const char *const *token, const int32_t *kind)
+{
+	struct bytes *b;
+	make_string(m, "tokenizer.ggml.model", "llama");
+	b = make_array(m, "tokenizer.ggml.scores", 6, 5);
+	for (int i = 0; i < 5; i++)
+		put(b, &(float){i < 4 ? 0 : last}, 4);
+	if (!token)
+		return;
+	make_strings(m, "tokenizer.ggml.tokens", token, 5);
+	put(make_array(m, "tokenizer.ggml.token_type", 5, 5), kind, 20);
+}
+TWIST(no_scores) { make_string(m, "tokenizer.ggml.model", "llama"); }
+TWIST(score_nan) { scores(m, __builtin_nanf(""), NULL, NULL); }
+TWIST(score_infinite) { scores(m, -__builtin_inff(), NULL, NULL); }
+TWIST(no_bytes) { scores(m, 0, NULL, NULL); }
+TWIST(bad_byte) { scores(m, 0, (const char *const[]){"a", "b", "c", "<0x0g>", "d"},
+			 (const int32_t[]){1, 1, 1, 6, 1}); }
+TWIST(long_byte) { scores(m, 0, (const char *const[]){"a", "b", "c", "<0x000>", "d"},
+			  (const int32_t[]){1, 1, 1, 6, 1}); }
+TWIST(byte_twice) { scores(m, 0, (const char *const[]){"a", "<0x0F>", "c", "<0x0F>", "d"},
+			   (const int32_t[]){1, 6, 1, 6, 1}); }
 TWIST(no_pre) { make_drop(m, "tokenizer.ggml.pre"); }
 TWIST(other_pre) { make_string(m, "tokenizer.ggml.pre", "qwen99"); }
 TWIST(long_pre) { make_string(m, "tokenizer.ggml.pre", "a name that is much longer than 31 bytes"); }
@@ -159,7 +194,7 @@ static const struct hostile hostile[] = {
 	FOREIGN(type_not_taken, "Q2_K"), BAD(alignment_0, "alignment"),
 	BAD(alignment_24, "alignment: 24"), BAD(alignment_huge, "alignment"),
 	BAD(alignment_type, "int32"), BAD(no_arch, "missing"), FOREIGN(other_arch, "mamba"),
-	FOREIGN(binary_arch, "?[31m??"), BAD(arch_type, "string"), FOREIGN(split_file, "3 files"),
+	FOREIGN(binary_arch, "?[31m??"), BAD(arch_type, "string"), BAD(split_file, "name does not end"),
 	BAD(no_layers, "missing"), BAD(zero_layers, "block_count: 0"),
 	BAD(many_layers, "512"), BAD(one_layer_more, "blk.1.attn_norm.weight"),
 	BAD(layers_type, "uint64"), BAD(wide, "embedding_length"), BAD(other_width, "64"),
@@ -168,17 +203,25 @@ static const struct hostile hostile[] = {
 	BAD(other_kv, "attn_k.weight"), BAD(other_head, "attn_q.weight"),
 	FOREIGN(other_value, "value_length: 8"), BAD(rope_odd, "odd"), BAD(rope_long, "18"),
 	BAD(rope_nan, "freq_base"), FOREIGN(rope_yarn, "yarn"), BAD(epsilon_nan, "epsilon"),
-	BAD(epsilon_negative, "epsilon"), FOREIGN(experts, "8 experts"), FOREIGN(window, "64"),
+	BAD(epsilon_negative, "epsilon"), FOREIGN(experts, "8 experts"),
 	BAD(vocab_size, "vocab_size"), BAD(missing_tensor, "ffn_down.weight"),
 	FOREIGN(stray_tensor, "attn_q_norm"), FOREIGN(stray_layer, "blk.1.attn_norm"),
 	BAD(turned_tensor, "attn_k.weight"), FOREIGN(quantised_norm, "output_norm"),
-	BAD(no_tokenizer, "missing"), FOREIGN(other_tokenizer, "llama"), FOREIGN(no_pre, "pre"),
+	BAD(bias_missing, "attn_v.bias"), FOREIGN(bias_not_known, "attn_q.bias"),
+	BAD(norm_missing, "attn_k_norm"), BAD(post_norm_missing, "post_ffw_norm"),
+	BAD(norm_of_width, "attn_k_norm"), FOREIGN(window_not_known, "window of 64"),
+	BAD(window_type, "float32"), BAD(window_no_period, "pattern: 0"),
+	FOREIGN(softcap_not_known, "final_logit"), BAD(softcap_nan, "final_logit"),
+	BAD(keys_of_another, "qwen2.block_count"),
+	BAD(no_tokenizer, "missing"), FOREIGN(other_tokenizer, "bert"), FOREIGN(no_pre, "pre"),
 	FOREIGN(other_pre, "qwen99"), FOREIGN(long_pre, "a name"), BAD(no_tokens, "missing"),
 	BAD(zero_tokens, "tokens"), BAD(tokens_type, "array"), BAD(long_token, "4097"),
 	BAD(few_kinds, "token_type"), BAD(bad_kind, "kind 0"), BAD(few_scores, "scores"),
 	BAD(bad_merge, "merges"), BAD(half_merge, "merges"), BAD(first_merge, "merges"),
 	BAD(far_eos, "id 5"), BAD(far_other, "fim_pre"), BAD(eos_type, "uint32"),
-	BAD(few_rows, "4 rows"),
+	BAD(few_rows, "4 rows"), BAD(no_scores, "scores: the key is missing"),
+	BAD(score_nan, "token 4"), BAD(score_infinite, "token 4"), BAD(no_bytes, "0x00"),
+	BAD(bad_byte, "token 3"), BAD(long_byte, "token 3"), BAD(byte_twice, "second"),
 };
 
 enum { HOSTILE_COUNT = sizeof hostile / sizeof hostile[0] };

@@ -197,6 +197,33 @@ static inline void make_tiny(struct maker *m)
 	make_model(m, token, kind, 5, merge, 1);
 }
 
+/* The same model as another family: its keys under the family's name, its own tensors added. */
+static inline void make_family(struct maker *m, const char *family)
+{
+	make_string(m, "general.architecture", family);
+	for (uint32_t i = 0; i < m->key_count; i++) {
+		char rest[48];
+		if (strncmp(m->key[i].name, "llama.", 6))
+			continue;
+		snprintf(rest, sizeof rest, "%.47s", m->key[i].name + 6);
+		snprintf(m->key[i].name, sizeof m->key[i].name, "%.12s.%.47s", family, rest);
+		m->key[i].name_length = strlen(m->key[i].name);
+	}
+	if (!strcmp(family, "qwen2")) {
+		make_tensor(m, "blk.0.attn_q.bias", 0, MADE_HEADS * MADE_HEAD, 0);
+		make_tensor(m, "blk.0.attn_k.bias", 0, MADE_KV * MADE_HEAD, 0);
+		make_tensor(m, "blk.0.attn_v.bias", 0, MADE_KV * MADE_HEAD, 0);
+	}
+	if (!strcmp(family, "qwen3") || !strcmp(family, "gemma3")) {
+		make_tensor(m, "blk.0.attn_q_norm.weight", 0, MADE_HEAD, 0);
+		make_tensor(m, "blk.0.attn_k_norm.weight", 0, MADE_HEAD, 0);
+	}
+	if (!strcmp(family, "gemma3")) {
+		make_tensor(m, "blk.0.post_attention_norm.weight", 0, MADE_WIDTH, 0);
+		make_tensor(m, "blk.0.post_ffw_norm.weight", 0, MADE_WIDTH, 0);
+	}
+}
+
 /* The file's bytes; frees the records. */
 static inline struct bytes make_bytes(struct maker *m)
 {

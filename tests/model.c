@@ -140,6 +140,7 @@ static void event_turn(struct model *m, const struct effects *out)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->deadline_us = e->as.turn.deadline_us;
+	t->arrived_us = e->now_us;
 	t->arrival = ++m->arrivals;
 	if (x->turn == SCHED_NONE)
 		take_over(m, turn);
@@ -181,6 +182,7 @@ static void integrity_apply(struct model *m, const struct batch_result *r)
 {
 	uint32_t page_tokens = m->limits.page_tokens;
 	m->page[r->group][r->page].bad = 1;
+	m->shrunk = 1;
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
 		struct model_session *x = &m->session[i];
 		for (uint32_t u = 0; x->open && u < x->unit_count[r->group]; u++) {
@@ -214,6 +216,7 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 	m->step++;
 	m->arriving = SCHED_NONE;
 	m->answered = 0;
+	m->shrunk = 0;
 	struct model_session *x = e->session == SCHED_NONE ? NULL : &m->session[e->session];
 	switch (e->kind) {
 	case EVENT_TURN:
@@ -388,6 +391,9 @@ static void effect_admitted(struct model *m, const struct effect *f)
 	model_order(m, turn);
 	t->index = f->turn;
 	t->running = 1;
+	t->admitted = ++m->admissions;
+	if (t->arrived_us + m->limits.wait_us_max <= m->event.now_us)
+		m->forced_us = m->event.now_us;
 	t->resident = x->resident;
 	t->recomputed = t->fresh = 0;
 	for (uint32_t i = x->resident; i < x->history; i++)
@@ -412,6 +418,9 @@ static void effect_end(struct model *m, const struct effect *f)
 		model_fail(m, "END of a turn that is in flight");
 	if (f->as.end.err == ERR_NO_PAGES && !t->running)
 		t->ending = END_REFUSED;
+	/* The only way that an admitted turn can lack pages: there are less of them now. */
+	if (f->as.end.err == ERR_NO_PAGES && t->running && m->shrunk && t->ending == END_NONE)
+		t->ending = END_FAULT;
 	if (f->as.end.end != t->ending || t->ending == END_NONE)
 		model_fail(m, "END with another reason, or without one");
 	if (f->as.end.sampled != t->sampled || f->as.end.history != x->history ||

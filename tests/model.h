@@ -24,7 +24,7 @@ struct model_turn {
 	uint32_t live, running, session, index; /* index: the scheduler's, once it was told */
 	uint32_t keep, append, output_max, credit, sampled;
 	uint32_t in_flight, ending;             /* ending: the END that must come, or END_NONE */
-	uint64_t key, arrival, deadline_us;
+	uint64_t key, arrival, arrived_us, admitted, deadline_us;
 	uint32_t resident, recomputed, fresh;
 };
 
@@ -40,14 +40,15 @@ struct model {
 	struct model_session session[SIM_SESSIONS];
 	struct model_turn turn[MODEL_TURNS];
 	struct model_page page[SCHED_GROUP_MAX][SIM_PAGES];
-	uint64_t next_token, next_tag, step, arrivals;
+	uint64_t next_token, next_tag, step, arrivals, admissions;
+	uint64_t forced_us; /* when a turn was admitted last that had waited for wait_us_max */
 	uint64_t batch; /* in flight, or 0 */
 	struct batch_entry entries[SIM_TURNS];
 	uint32_t entry_count;
 	struct event event; /* of this step */
 	uint32_t arriving;  /* a superseding turn whose place is not free yet */
 	uint32_t answered;  /* refusals told in this step */
-	uint32_t draining;
+	uint32_t draining, shrunk; /* shrunk: pages went bad in this step */
 	const char *failure;
 };
 
@@ -65,6 +66,7 @@ void model_fail(struct model *m, const char *rule);
 uint64_t model_unit_bytes(const struct model *m);
 uint32_t model_turn_units(const struct model *m, const struct model_turn *t);
 int model_fits_beside(const struct model *m, const struct model_turn *t);
+int model_due(const struct model *m, const struct model_turn *t);
 void model_order(struct model *m, uint32_t turn);
 void model_refusal(struct model *m, const struct effect *f);
 void model_batch(struct model *m, const struct effect *f);

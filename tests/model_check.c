@@ -55,16 +55,28 @@ int model_fits_beside(const struct model *m, const struct model_turn *t)
 	return model_turn_units(m, t) + others <= total_units(m);
 }
 
-/* Nobody passes a turn that arrived earlier, is its session's, and fits beside the grants. */
+/* The turn has waited so long that it comes before all others. */
+int model_due(const struct model *m, const struct model_turn *t)
+{
+	uint64_t wait = m->limits.wait_us_max, now = m->event.now_us;
+	return wait == 0 || (t->arrived_us + wait <= now && m->forced_us + wait / 16 <= now);
+}
+
+/* Nobody passes a turn that arrived earlier, is its session's, fits beside the grants, and is due: of
+   those, at least not the one that came first. */
 void model_order(struct model *m, uint32_t turn)
 {
+	uint32_t first = SCHED_NONE;
 	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
 		const struct model_turn *t = &m->turn[i];
-		if (!t->live || t->running || t->arrival >= m->turn[turn].arrival)
+		if (!t->live || t->running || m->session[t->session].turn != i || !model_fits_beside(m, t))
 			continue;
-		if (m->session[t->session].turn == i && model_fits_beside(m, t))
-			model_fail(m, "ADMITTED out of order");
+		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
+			first = i;
 	}
+	if (first != SCHED_NONE && m->turn[first].arrival < m->turn[turn].arrival &&
+	    model_due(m, &m->turn[first]))
+		model_fail(m, "ADMITTED out of order");
 }
 
 /* A refusal must be true. */
@@ -225,13 +237,67 @@ static void page_after(struct model *m, uint32_t g, uint32_t page, struct owned 
 	sum->yielding += owners > 0 && kept == 0;
 }
 
+/* What a running turn may still need, and what of it the scheduler says is promised. */
+static uint64_t claim_units(const struct model *m, const struct model_turn *t)
+{
+	return model_turn_units(m, t) - m->session[t->session].unit_count[0];
+}
+
+static uint64_t promise_of(const struct model *m, const struct model_turn *t)
+{
+	struct turn_view view;
+	if (!t->live || !t->running || sched_turn(m->s, t->index, &view) != 0)
+		return 0;
+	return view.promised_bytes / model_unit_bytes(m);
+}
+
 static uint64_t promised_units(const struct model *m)
 {
 	uint64_t units = 0;
 	for (uint32_t i = 0; i < MODEL_TURNS; i++)
-		if (m->turn[i].live && m->turn[i].running)
-			units += model_turn_units(m, &m->turn[i]) - m->session[m->turn[i].session].unit_count[0];
+		units += promise_of(m, &m->turn[i]);
 	return units;
+}
+
+/* The running turn that was admitted next after `after`, or SCHED_NONE. */
+static uint32_t running_next(const struct model *m, uint64_t after)
+{
+	uint32_t found = SCHED_NONE;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		if (m->turn[i].live && m->turn[i].running && m->turn[i].admitted > after &&
+		    (found == SCHED_NONE || m->turn[i].admitted < m->turn[found].admitted))
+			found = i;
+	return found;
+}
+
+/* What the turn gives back when it has had all it may need, and has ended: at least. */
+static int64_t given_back(const struct model *m, const struct model_turn *t)
+{
+	const struct model_session *x = &m->session[t->session];
+	uint32_t alone = x->unit_count[0], granted = granted_units(m, t->session);
+	while (alone > 0 && model_owners(m, 0, x->unit[0][alone - 1]) == 1)
+		alone--;
+	if (granted > model_turn_units(m, t))
+		granted = model_turn_units(m, t);
+	return (int64_t)x->unit_count[0] - (granted > alone ? granted : alone);
+}
+
+/* The banker's rule: in the order of their admission, each turn's claim is covered beside what is
+   promised to younger ones, by `cover` and by what older ones give back. `more` is one turn more, with
+   what is promised to it at once (its claim is `claim`). */
+static int claims_covered(const struct model *m, int64_t cover, int64_t more, int64_t claim)
+{
+	int64_t younger = (int64_t)promised_units(m) + more;
+	uint64_t after = 0;
+	for (uint32_t i = running_next(m, 0); i != SCHED_NONE; i = running_next(m, after)) {
+		const struct model_turn *t = &m->turn[i];
+		younger -= (int64_t)promise_of(m, t);
+		if (cover < (int64_t)claim_units(m, t) + younger)
+			return 0;
+		cover += given_back(m, t);
+		after = t->admitted;
+	}
+	return cover >= claim;
 }
 
 /* Units that the turn's own session has in the count of those that would be given up. */
@@ -261,6 +327,8 @@ static void promises_after(struct model *m, uint32_t yielding)
 	}
 	if (cover < promised)
 		model_fail(m, "promised more than there is");
+	if (!claims_covered(m, (int64_t)cover, 0, 0))
+		model_fail(m, "an admitted turn may not be able to finish");
 	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
 		const struct model_turn *t = &m->turn[i];
 		running += t->live && t->running;
@@ -273,11 +341,17 @@ static void promises_after(struct model *m, uint32_t yielding)
 	}
 	if (running > m->limits.batch_turns)
 		model_fail(m, "more turns run than may");
-	if (first == SCHED_NONE || running == m->limits.batch_turns || cover < promised)
+	if (first == SCHED_NONE || running == m->limits.batch_turns || cover < promised ||
+	    !model_due(m, &m->turn[first]))
 		return;
 	uint32_t session = m->turn[first].session;
-	uint64_t needed = model_turn_units(m, &m->turn[first]) - m->session[session].unit_count[0];
-	if (needed + own_yielding(m, session) <= cover - promised)
+	const struct model_turn *t = &m->turn[first];
+	uint64_t claim = claim_units(m, t), now = claim, have = m->session[session].unit_count[0];
+	if (m->limits.growth_tokens) {
+		uint64_t reach = model_units(m, (uint64_t)t->keep + t->append + m->limits.growth_tokens);
+		now = reach < have ? 0 : reach - have < claim ? reach - have : claim;
+	}
+	if (claims_covered(m, (int64_t)cover - own_yielding(m, session), (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
 }
 
@@ -310,7 +384,7 @@ static void turns_after(struct model *m)
 {
 	struct turn_view view;
 	int could = 0;
-	uint32_t doomed = 0;
+	uint32_t doomed = 0, oldest = running_next(m, 0);
 	for (uint32_t g = 0; g < m->limits.group_count; g++)
 		doomed += pages_in(m, g, PAGE_DOOMED);
 	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
@@ -326,7 +400,13 @@ static void turns_after(struct model *m)
 		if (view.key != t->key || view.running != t->running || view.sampled != t->sampled ||
 		    view.credit != t->credit)
 			model_fail(m, "a turn's view differs");
-		could |= t->running && t->sampled < t->credit;
+		/* The turn admitted first is never short of pages; with promises in full nobody is. */
+		if (t->running && (oldest == i || m->limits.growth_tokens == 0))
+			could |= t->sampled < t->credit;
+		if (t->running && (view.claim_bytes != claim_units(m, t) * model_unit_bytes(m) ||
+				   view.promised_bytes > view.claim_bytes ||
+				   (m->limits.growth_tokens == 0 && view.promised_bytes != view.claim_bytes)))
+			model_fail(m, "a turn's claim or promise differs");
 	}
 	/* Work is never left lying, unless pages wait for their records. */
 	if (could && !m->batch && (!m->limits.hold_until_durable || doomed == 0))

@@ -37,6 +37,7 @@ static inline struct sched_limits rig_limits(uint32_t pages)
 	l.stream_bytes = 1600;
 	l.stream_turn_bytes = 100;
 	l.lease_us_max = 1000000;
+	l.policy = POLICY_LRU;
 	l.group[0].page_bytes = 1024;
 	l.group[0].page_count[PLACE_DEVICE] = pages;
 	l.group[0].page_count[PLACE_HOST] = 3;

@@ -54,9 +54,9 @@ static void limits_draw(struct world *w)
 	l->batch_rows = l->batch_turns + below(w, wide ? 900 : 96);
 	l->chunk_tokens = 1 + below(w, wide ? 600 : 64);
 	l->queue_turns = 1 + below(w, 8);
-	l->growth_tokens = below(w, 2) * 64;
+	l->growth_tokens = chance(w, 500) ? 0 : 1 + below(w, 64);
 	l->hold_until_durable = below(w, 2);
-	l->step_us = below(w, 2) * 100;
+	l->step_us = chance(w, 200) ? SCHED_STEP_AUTO : below(w, 2) * 100;
 	l->weights_bytes = 12345;
 	l->stream_turn_bytes = 10;
 	l->stream_bytes = 10 * (1 + below(w, SIM_TURNS));
@@ -66,6 +66,10 @@ static void limits_draw(struct world *w)
 		uint32_t most = wide ? SIM_PAGES : chance(w, 500) ? 12 : 63;
 		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, most);
 	}
+	l->policy = chance(w, 500) ? POLICY_COST : below(w, POLICY_COUNT);
+	l->wait_us_max = below(w, 2) * below(w, 20000);
+	l->ttl_us = below(w, 5000);
+	l->knee_tokens = below(w, 2) * 100;
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
 
@@ -285,7 +289,11 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.as.rollback.tokens = below(w, w->m->session[e.session].history + 2);
 		break;
 	case EVENT_RESIDENCY: residency_draw(w, &e); break;
-	case EVENT_HINT: e.as.hint.pause = below(w, 2); break;
+	case EVENT_HINT:
+		e.as.hint.pause = below(w, 2);
+		e.as.hint.tool_key = below(w, 5);
+		e.as.hint.returns_in_us = chance(w, 300) ? draw(w) >> below(w, 64) : 0;
+		break;
 	case EVENT_PARK: e.as.park.place = chance(w, 800) ? PLACE_TOKENS : PLACE_HOST; break;
 	default: break;
 	}
@@ -332,7 +340,8 @@ static void see_through(struct world *w)
 {
 	/* Without a batch, two records may have to become durable before there is one: that of what was
 	   given up before, and that of what is given up for the rest. */
-	for (uint32_t round = 0, idle = 0; round < 20000 && idle < 3 && !w->m->failure; round++) {
+	uint64_t before = 0;
+	for (uint32_t round = 0, idle = 0, late = 0; round < 20000 && idle < 3 && !w->m->failure; round++) {
 		uint64_t live = 0;
 		for (uint32_t i = 0; i < MODEL_TURNS; i++) {
 			const struct model_turn *t = &w->m->turn[i];
@@ -347,8 +356,19 @@ static void see_through(struct world *w)
 		}
 		if (live == 0)
 			return;
+		if (live != before)
+			late = 0;
+		before = live;
 		durable_send(w, 1);
 		idle++;
+		if (sched_deadline_us(w->s) != UINT64_MAX && idle == 2 && late < 3) {
+			/* Whoever waits for its time to come, sees it come. */
+			late++;
+			w->now_us += w->limits.wait_us_max;
+			struct event e = event_make(w, EVENT_TIMER);
+			send(w, &e, NULL);
+			idle = 0;
+		}
 		if (w->m->batch) {
 			batch_answer(w);
 			idle = 0;

@@ -14,6 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "runtime/store_disk.h"
 #include "runtime/store_read.h"
 #include "sched/check.h"
@@ -43,12 +44,13 @@ static inline void dir_make(bool memory)
 
 static inline void dir_drop(void)
 {
-	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine"};
+	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine",
+		"beacon", "pages"};
 	chmod(store_dir, 0700);
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(dir_path(names[i]));
 	rmdir(store_dir);
-	store_fault_set(NULL, 0);
+	fault_set(NULL, 0);
 }
 
 static inline struct store_options dir_options(void)

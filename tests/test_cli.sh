@@ -105,13 +105,15 @@ check $? "a full disk behind stdout: exit 1"
 "$BUILDDIR/holdfast" turn --session $id --message 'echo 100000' 2>"$dir/err" 9>&- | head -c 10 >"$dir/out"
 only abcdefghij
 check $? "a reader that goes away"
+right=0
 for command in pages "turn --session $id --message hello" "chat --session $id"; do
 	# shellcheck disable=SC2086
 	(echo hello | "$BUILDDIR/holdfast" $command 2>"$dir/err" 9>&-; echo $? >"$dir/code") | exec 0<&-
 	[ "$(cat "$dir/code")" = 141 ] && ! grep -q 'cannot be written' "$dir/err" ||
-		{ echo "# $command: exit $(cat "$dir/code")"; sed 's/^/# /' "$dir/err"; break; }
+		{ echo "# $command: exit $(cat "$dir/code")"; sed 's/^/# /' "$dir/err"; right=1; }
 done
-check $? "it is no reason for words, and the exit code is that of other tools"
+check $right "it is no reason for words, and the exit code is that of other tools"
+right=0
 for signal in 2 15; do
 	"$BUILDDIR/holdfast" turn --message hang >"$dir/out" 2>"$dir/err" 9>&- &
 	i=0
@@ -122,9 +124,9 @@ for signal in 2 15; do
 	kill -$signal $!
 	wait $!
 	got=$?
-	[ $got = $((128 + signal)) ] && err '[cancelled' || { echo "# signal $signal: exit $got"; break; }
+	[ $got = $((128 + signal)) ] && err '[cancelled' || { echo "# signal $signal: exit $got"; right=1; }
 done
-check $? "a signal cancels the turn and is the exit code"
+check $right "a signal cancels the turn and is the exit code"
 
 if command -v script >/dev/null 2>&1; then
 	script -qec "'$BUILDDIR/holdfast' turn --session $id --message escape" /dev/null \

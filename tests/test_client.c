@@ -20,7 +20,9 @@ static pid_t child;
 static struct hf_client *c;
 static struct hf_session s;
 static struct hf_end end;
-static const struct hf_options options = {.client = "test_client", .timeout_ms = 3000};
+/* Whom the fake daemon's nonsense does not keep long: what it forgets is not waited for. */
+static const struct hf_options options = {.client = "test_client", .timeout_ms = 3000,
+	.resume_ms = 400};
 
 static double now(void)
 {
@@ -380,6 +382,97 @@ static void connects(void)
 	EXPECT(!hf_id_read("00112233445566778899aabbccddeefg", &id));
 }
 
+/* Threads that share a handle: every call gets its own answer, whole. */
+static void *asks(void *data)
+{
+	struct hf_session mine = s;
+	for (int i = 0; i < 40; i++) {
+		struct hf_end e;
+		char text[64], want[96];
+		struct got *g = calloc(1, sizeof *g);
+		snprintf(text, sizeof text, "thread %d asks %d", *(int *)data, i);
+		snprintf(want, sizeof want, "You said: %s", text);
+		struct hf_message m = {.role = HF_USER, .content = text};
+		struct hf_turn t = {.messages = &m, .message_count = 1};
+		struct hf_stream to = {.on_piece = on_piece, .data = g};
+		mine.turn = HF_NONE;
+		const int code = hf_session_turn(c, &mine, &t, &to, &e);
+		const bool good = code == 0 && strcmp(g->text, want) == 0;
+		hf_end_free(&e);
+		free(g);
+		if (!good)
+			return data;
+	}
+	return NULL;
+}
+
+static void shared(void)
+{
+	pthread_t thread[4];
+	int number[4];
+	for (int i = 0; i < 4; i++) {
+		number[i] = i;
+		REQUIRE(pthread_create(&thread[i], NULL, asks, &number[i]) == 0);
+	}
+	for (int i = 0; i < 4; i++) {
+		void *bad;
+		pthread_join(thread[i], &bad);
+		EXPECT(bad == NULL);
+	}
+}
+
+/* What the callback form said at last. */
+struct ended {
+	pthread_mutex_t lock;
+	pthread_cond_t told;
+	int count, code;
+	char status[20];
+};
+
+static void on_end(void *data, struct hf_end *e)
+{
+	struct ended *d = data;
+	pthread_mutex_lock(&d->lock);
+	d->count++;
+	d->code = e->code;
+	snprintf(d->status, sizeof d->status, "%s", e->status ? e->status : "");
+	pthread_cond_broadcast(&d->told);
+	pthread_mutex_unlock(&d->lock);
+	hf_end_free(e);
+}
+
+static void in_callbacks(void)
+{
+	static struct ended d = {PTHREAD_MUTEX_INITIALIZER, PTHREAD_COND_INITIALIZER, 0, 0, ""};
+	static struct got mine;
+	struct hf_session one = s, other = s;
+	struct hf_message m = {.role = HF_USER, .content = "echo 5000"};
+	struct hf_message hang = {.role = HF_USER, .content = "hang"};
+	struct hf_turn t = {.messages = &m, .message_count = 1};
+	struct hf_turn long_turn = {.messages = &hang, .message_count = 1};
+	struct hf_stream to = {.on_piece = on_piece, .data = &mine};
+	one.turn = other.turn = HF_NONE;
+	REQUIRE(hf_session_turn_start(c, &one, &t, &to, on_end, &d) == 0);
+	pthread_mutex_lock(&d.lock);
+	while (d.count < 1)
+		pthread_cond_wait(&d.told, &d.lock);
+	pthread_mutex_unlock(&d.lock);
+	EXPECT_EQ(mine.length, 5000);
+	EXPECT(d.code == 0 && strcmp(d.status, "stop") == 0);
+	/* Closing a handle ends what runs and what waits, and tells each. */
+	struct hf_client *own = NULL;
+	REQUIRE(hf_open(endpoint, &options, &own) == 0);
+	d.count = 0;
+	REQUIRE(hf_session_turn_start(own, &one, &long_turn, NULL, on_end, &d) == 0);
+	REQUIRE(hf_session_turn_start(own, &other, &long_turn, NULL, on_end, &d) == 0);
+	usleep(100000);
+	double began = now();
+	hf_close(&own);
+	EXPECT_EQ(d.count, 2);
+	EXPECT(strcmp(d.status, "cancelled") == 0);
+	EXPECT(now() - began < 3);
+}
+
 static void *kill_soon(void *data)
 {
 	usleep(50000);
@@ -452,6 +545,8 @@ int main(void)
 	TAP_RUN(nonsense, "a daemon that talks nonsense");
 	TAP_RUN(rest, "all other calls");
 	TAP_RUN(connects, "endpoints that are none, refusals, ids");
+	TAP_RUN(shared, "threads share a handle");
+	TAP_RUN(in_callbacks, "the callback form, and a handle that is closed under it");
 	TAP_RUN(stops, "a daemon that stops: timeout for who comes, closed for who was there");
 	TAP_RUN(dies_within, "a daemon that dies within a call: closed");
 	TAP_RUN(dies_between, "a daemon that dies between calls: closed, then no file");

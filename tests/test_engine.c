@@ -76,7 +76,7 @@ static void in_order(void)
 	REQUIRE(model != NULL);
 	plain(truth);
 	REQUIRE(forward_tiny(&f) == 0);
-	REQUIRE(engine_open(f, ASSIGN_MAX, &e) == 0);
+	REQUIRE(engine_open(f, ASSIGN_MAX, 8, &e) == 0);
 	EXPECT(engine_done(e) == NULL);
 	EXPECT(!readable(e, 0));
 	uint32_t put = 0, done = 0;
@@ -117,7 +117,7 @@ static void odd_jobs(void)
 	struct engine *e = NULL;
 	REQUIRE(model != NULL);
 	REQUIRE(forward_tiny(&f) == 0);
-	REQUIRE(engine_open(f, ASSIGN_MAX, &e) == 0);
+	REQUIRE(engine_open(f, ASSIGN_MAX, 8, &e) == 0);
 	struct engine_job *job = engine_job(e);
 	REQUIRE(job != NULL);
 	job->assign[job->assign_count++] =
@@ -165,7 +165,7 @@ static void closes(void)
 	struct timespec before, after, pause = {.tv_nsec = 200000000};
 	REQUIRE(model != NULL);
 	REQUIRE(forward_tiny(&f) == 0);
-	REQUIRE(engine_open(f, ASSIGN_MAX, &e) == 0);
+	REQUIRE(engine_open(f, ASSIGN_MAX, 8, &e) == 0);
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &before);
 	nanosleep(&pause, NULL);
 	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &after);

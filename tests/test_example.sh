@@ -32,7 +32,7 @@ check $? "it runs"
 	${CXX:-c++} -std=c++17 -Wall -Wextra -Werror -fsyntax-only -I. alone.cc)
 check $? "the header is C++ as well"
 # What the library shows to a program is its own.
-other=$(${NM:-nm} -D --defined-only "$BUILDDIR/.libs/libholdfast.so" | awk '{ print $3 }' | grep -v '^hf_')
+other=$(${NM:-nm} -D --defined-only "$BUILDDIR/.libs/libholdfast.so" | awk '{ print $3 }' | grep -v '^hf_\|^HOLDFAST_')
 [ -z "$other" ]
 check $? "the library exports hf_ and nothing else"
 [ -z "$other" ] || echo "$other" | sed 's/^/# /'

@@ -241,6 +241,28 @@ static void tiny_avx512(void)
 	tiny_all(ISA_AVX512);
 }
 
+/* The other architectures: windows shorter than a partition, norms of q and k, post norms, biases,
+   heads of 128 and 256. The best path, and the scalar one on less. */
+static void families(void)
+{
+	for (unsigned i = 1; i < TINY_FAMILIES; i++) {
+		char path[120], reason[MODEL_REASON_MAX] = "";
+		struct model *model = NULL;
+		snprintf(path, sizeof path, "%s/%s.gguf", folder, tiny_families[i].name);
+		REQUIRE(tiny_write_family(path, 3, &tiny_families[i], 0) == 0);
+		if (model_open(path, &model, reason) != 0)
+			printf("# %s: %s\n", tiny_families[i].name, reason);
+		REQUIRE(model != NULL);
+		for (int kv = KV_FP8; kv <= KV_INT8; kv++)
+			heart(&(struct setup){.model = model, .isa = ops_isa_best(),
+					      .kv = (enum kv_kind)kv, .brief = true, .one = kv == KV_INT8,
+					      .length = sanitized && kv != KV_FP8 ? 48 : 290});
+		heart(&(struct setup){.model = model, .isa = ISA_SCALAR, .kv = KV_F32, .brief = true,
+				      .one = true, .length = 80});
+		model_close(&model);
+	}
+}
+
 /* The real model, on each path that runs: a history over more than one partition on the best one,
    shorter ones on those that are slow. */
 static void real_all(void)
@@ -419,6 +441,7 @@ int main(void)
 	TAP_RUN(tiny_scalar, "continued is recomputed, all weight types and KV kinds, scalar");
 	TAP_RUN(tiny_avx2, "the same on AVX2");
 	TAP_RUN(tiny_avx512, "the same on AVX-512");
+	TAP_RUN(families, "the same on tiny models of every architecture");
 	TAP_RUN(needs_agree, "what a model will take is what it takes");
 	TAP_RUN(refuses, "what the model cannot do is refused with the numbers");
 	TAP_RUN(tags_matter, "a foreign page ends its sequence and no other");

@@ -332,6 +332,40 @@ static void faults_stay_alone(void)
 	fixture_close(&f);
 }
 
+/* An exact plan gives the scalar path's bits on every instruction set. */
+static void exact_plan(void)
+{
+	enum { COUNT = 70 };
+	static const uint32_t types[] = {TYPE_Q4_1, TYPE_Q5_0, TYPE_Q4_K, TYPE_Q8_0, TYPE_F16};
+	text_make(5, 96);
+	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+		struct device_plan p = fixture_plan();
+		const struct fixture_options o = {.matmul_type = types[i], .embedding_type = TYPE_Q8_0,
+						  .biases = 1, .qk_norms = 1, .post_norms = 1, .window = 40,
+						  .softcap = 40, .gate = i % 2 ? GATE_GELU : GATE_SILU};
+		float *out[2];
+		p.width = p.ff = 256; /* of the K types, too */
+		p.act = ACT_F32;
+		for (int isa = ISA_SCALAR; isa <= ISA_AVX512; isa++) {
+			struct fixture f;
+			if (!ops_isa_runs((enum isa)isa))
+				continue;
+			p.isa = (enum isa)isa;
+			p.exact = isa != ISA_SCALAR;
+			fixture_open(&f, &p, &o, 3);
+			pages_tag(&f);
+			float *const got = out[p.exact] = take(COUNT * p.vocab * sizeof(float));
+			EXPECT_EQ(run_chunks(&f, text, COUNT, 33, 0, got), 0);
+			if (p.exact) {
+				EXPECT(memcmp(got, out[0], COUNT * p.vocab * sizeof(float)) == 0);
+				free(got);
+			}
+			fixture_close(&f);
+		}
+		free(out[0]);
+	}
+}
+
 int main(void)
 {
 	TAP_RUN(shapes, "shapes, norms, biases, windows, caps and both kinds of RoPE");
@@ -341,5 +375,6 @@ int main(void)
 	TAP_RUN(kv_kinds, "every kind of KV");
 	TAP_RUN(same_bits, "threads, chunks, neighbours and garbage change no bit");
 	TAP_RUN(faults_stay_alone, "a wrong tag stops one sequence and no other");
+	TAP_RUN(exact_plan, "an exact plan gives the same bits on every instruction set");
 	return tap_done();
 }

@@ -412,6 +412,46 @@ static void a_grant_does_not_break_promises(void)
 	rig_close(&r);
 }
 
+/* Six turns that need more than two slabs together: with a quantum they all run, whoever is short waits
+   for older ones, and all finish. With promises in full two run at a time. */
+static void growth_is_promised_in_quanta(void)
+{
+	for (uint32_t growth = 0; growth <= 16; growth += 16) {
+		struct rig r;
+		struct sched_limits l = rig_limits(40);
+		l.growth_tokens = growth;
+		l.batch_turns = 6;
+		rig_open(&r, &l);
+		uint32_t stalls = 0, running = 0, ended = 0;
+		struct rig_batch b = {0};
+		for (uint32_t i = 0; i < 6; i++) {
+			struct rig_turn turn = {0, 8, 240, 240, 0, 0};
+			(void)rig_turn(&r, rig_session(&r), turn);
+			if (rig_batch(&r).count)
+				b = rig_batch(&r);
+		}
+		for (uint32_t i = 0; i < 6; i++) {
+			struct turn_view view;
+			running += sched_turn(r.s, i, &view) == 0 && view.running;
+		}
+		EXPECT(running == (growth ? 6u : 2u));
+		for (int bound = 0; b.count && bound < 5000; bound++) {
+			b = rig_done(&r, &b);
+			for (uint32_t i = 0; i < r.out.count; i++) {
+				const struct effect *f = &r.out.list[i];
+				ended += f->kind == EFFECT_END;
+				stalls += f->kind == EFFECT_WAIT && f->as.wait.place == 0;
+				if (f->kind == EFFECT_END)
+					EXPECT(f->as.end.sampled == 240);
+			}
+		}
+		EXPECT(ended == 6);
+		EXPECT((stalls > 0) == (growth > 0));
+		EXPECT(sched_counts(r.s).forced_recomputes == 0);
+		rig_close(&r);
+	}
+}
+
 int main(void)
 {
 	TAP_RUN(limits_are_checked, "limits without sense are refused by name");
@@ -428,6 +468,7 @@ int main(void)
 	TAP_RUN(grants_are_kept, "grants are clipped, kept, and passed by those that fit beside them");
 	TAP_RUN(quotas_are_per_principal, "the quota is per principal");
 	TAP_RUN(a_lease_runs_out, "a lease runs out on time and is told");
+	TAP_RUN(growth_is_promised_in_quanta, "growth in quanta: more run, whoever is short waits, all finish");
 	TAP_RUN(a_grant_does_not_break_promises, "a new grant takes nothing back that was promised");
 	return tap_done();
 }

@@ -239,8 +239,8 @@ static void large_step(void)
 static void ring_full(void)
 {
 	struct store *s;
-	struct store_fault slow = {POINT_COMMIT, 2, 0, 300};
-	store_fault_set(&slow, 1);
+	struct fault slow = {FAULT_COMMIT, 2, 0, 300, 0, false};
+	fault_set(&slow, 1);
 	REQUIRE(dir_open(&s) == 0);
 	uint32_t stalls = 0, pushed = 0;
 	for (uint64_t step = 1; pushed < 4000; step++) {

@@ -279,10 +279,10 @@ static void tampered(void)
 }
 
 /* The writer meets an error: it says so, takes nothing more, and the store is as before. */
-static void writer_fails(const struct store_fault *fault, int expected)
+static void writer_fails(const struct fault *fault, int expected)
 {
 	struct store *s;
-	store_fault_set(fault, 1);
+	fault_set(fault, 1);
 	REQUIRE(dir_open(&s) == 0);
 	EXPECT_EQ(push_step(s, 1), 0);
 	EXPECT(durable_wait(s, 1));
@@ -298,7 +298,7 @@ static void writer_fails(const struct store_fault *fault, int expected)
 	EXPECT(durable >= 1);
 	EXPECT(durable < step);
 	EXPECT_EQ(store_close(&s), expected);
-	store_fault_set(NULL, 0);
+	fault_set(NULL, 0);
 	struct store_verified v;
 	REQUIRE(dir_sound(&v));
 	EXPECT(!v.clean);
@@ -308,12 +308,13 @@ static void writer_fails(const struct store_fault *fault, int expected)
 
 static void injected(void)
 {
-	static const struct { struct store_fault fault; int err; } cases[] = {
-		{{POINT_COMMIT, 5, ENOSPC, 0}, -ERR_DISK_FULL}, {{POINT_COMMIT, 3, EIO, 0}, -ERR_IO},
-		{{POINT_COMMIT, 4, MDB_MAP_FULL, 0}, -ERR_DISK_FULL},
-		{{POINT_PUT, 4, MDB_MAP_FULL, 0}, -ERR_DISK_FULL},
-		{{POINT_PUT, 6, MDB_KEYEXIST, 0}, -ERR_INTEGRITY},
-		{{POINT_COMMIT, 6, MDB_PANIC, 0}, -ERR_IO},
+	static const struct { struct fault fault; int err; } cases[] = {
+		{{FAULT_COMMIT, 5, ENOSPC, 0, 0, false}, -ERR_DISK_FULL},
+		{{FAULT_COMMIT, 3, EIO, 0, 0, false}, -ERR_IO},
+		{{FAULT_COMMIT, 4, MDB_MAP_FULL, 0, 0, false}, -ERR_DISK_FULL},
+		{{FAULT_PUT, 4, MDB_MAP_FULL, 0, 0, false}, -ERR_DISK_FULL},
+		{{FAULT_PUT, 6, MDB_KEYEXIST, 0, 0, false}, -ERR_INTEGRITY},
+		{{FAULT_COMMIT, 6, MDB_PANIC, 0, 0, false}, -ERR_IO},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
 		writer_fails(&cases[i].fault, cases[i].err);
@@ -322,14 +323,14 @@ static void injected(void)
 	}
 	/* At the boot's own record there is no store to speak of. */
 	struct store *s;
-	struct store_fault first = {POINT_COMMIT, 1, ENOSPC, 0};
-	store_fault_set(&first, 1);
+	struct fault first = {FAULT_COMMIT, 1, ENOSPC, 0, 0, false};
+	fault_set(&first, 1);
 	EXPECT_EQ(dir_open(&s), -ERR_DISK_FULL);
 	EXPECT(dir_says("cannot record the boot"));
-	store_fault_set(NULL, 0);
+	fault_set(NULL, 0);
 	EXPECT_EQ(dir_try(), 0);
-	struct store_fault last = {POINT_COMMIT, 2, EIO, 0};
-	store_fault_set(&last, 1);
+	struct fault last = {FAULT_COMMIT, 2, EIO, 0, 0, false};
+	fault_set(&last, 1);
 	REQUIRE(dir_open(&s) == 0);
 	EXPECT_EQ(store_close(&s), -ERR_IO);
 }
@@ -415,8 +416,8 @@ static void file_systems(void)
 		{0x794c7630, 0, "overlay"}, {0x01021994, 0, "tmpfs"}, {0xef53, 0, NULL},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-		struct store_fault fault = {POINT_STATFS, 1, cases[i].magic, 0};
-		store_fault_set(&fault, 1);
+		struct fault fault = {FAULT_STATFS, 1, cases[i].magic, 0, 0, false};
+		fault_set(&fault, 1);
 		EXPECT_EQ(dir_try(), cases[i].err);
 		if (cases[i].err != 0)
 			EXPECT(dir_says(cases[i].says));
@@ -431,10 +432,10 @@ static void file_systems(void)
 static void half_made(void)
 {
 	struct store *s;
-	struct store_fault fault = {POINT_CREATED, 1, EIO, 0};
-	store_fault_set(&fault, 1);
+	struct fault fault = {FAULT_CREATED, 1, EIO, 0, 0, false};
+	fault_set(&fault, 1);
 	EXPECT_EQ(dir_open(&s), -ERR_IO);
-	store_fault_set(NULL, 0);
+	fault_set(NULL, 0);
 	EXPECT(file_size("uuid.new") > 0);
 	EXPECT_EQ(file_size("uuid"), -1);
 	EXPECT_EQ(dir_try(), 0);

@@ -1,7 +1,7 @@
 /*
- * A whole model file, tiny and random, written by the test that needs one: llama architecture, three
- * layers of width 64, every weight type that must be taken, a byte vocabulary. It says nothing
- * sensible, but computes as a real one does.
+ * A whole model file, tiny and random, written by the test that needs one: three layers of width 64,
+ * every weight type that must be taken, a byte vocabulary, in each of the architectures. It says
+ * nothing sensible, but computes as a real one does.
  */
 #ifndef HOLDFAST_TESTS_TINY_H
 #define HOLDFAST_TESTS_TINY_H
@@ -21,6 +21,32 @@ enum {
 	TINY_VOCAB = TINY_CONTROLS + 256 + TINY_MERGES, TINY_TENSORS_MAX = 64
 };
 
+/* What sets the families apart. Windows are shorter than a partition of attention, and of three
+   layers the last one of gemma3 has none. */
+struct tiny_family {
+	const char *name, *arch;
+	uint32_t heads, kv_heads, head, window, period;
+	int bias, qk_norm, post_norms, untied, rope_factors;
+	float rope_base, head_softcap, attention_softcap;
+};
+static const struct tiny_family tiny_families[] = {
+	{"llama", "llama", TINY_HEADS, TINY_KV_HEADS, TINY_HEAD, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0},
+	{"llama3", "llama", 4, 1, 16, 0, 0, 0, 0, 0, 1, 1, 500000, 0, 0},
+	{"mistral", "llama", 8, 4, 32, 40, 0, 0, 0, 0, 1, 0, 1000000, 0, 0},
+	{"qwen2", "qwen2", 6, 2, 16, 0, 0, 1, 0, 0, 1, 0, 1000000, 0, 0},
+	{"qwen3", "qwen3", 4, 2, 128, 0, 0, 0, 1, 0, 0, 0, 1000000, 0, 0},
+	{"gemma3", "gemma3", 4, 1, 256, 40, 3, 0, 1, 1, 0, 0, 1000000, 30, 50},
+};
+enum { TINY_FAMILIES = sizeof tiny_families / sizeof tiny_families[0] };
+
+static inline const struct tiny_family *tiny_family(const char *name)
+{
+	for (unsigned i = 0; i < TINY_FAMILIES; i++)
+		if (strcmp(tiny_families[i].name, name) == 0)
+			return &tiny_families[i];
+	return NULL;
+}
+
 struct tiny_tensor {
 	char name[64];
 	uint32_t type, rows, columns;
@@ -29,7 +55,9 @@ struct tiny_tensor {
 
 struct tiny {
 	FILE *file;
-	uint64_t random;
+	const struct tiny_family *family;
+	uint64_t random, keys;
+	int plain; /* no quantised weights */
 	uint32_t count;
 	struct tiny_tensor tensor[TINY_TENSORS_MAX];
 };
@@ -60,6 +88,7 @@ static inline void tiny_key(struct tiny *t, const char *key, uint32_t type)
 {
 	tiny_bytes(t, key, strlen(key));
 	tiny_u32(t, type);
+	t->keys++;
 }
 
 static inline void tiny_number(struct tiny *t, const char *key, uint32_t x)
@@ -78,6 +107,22 @@ static inline void tiny_text(struct tiny *t, const char *key, const char *x)
 {
 	tiny_key(t, key, 8);
 	tiny_bytes(t, x, strlen(x));
+}
+
+/* Keys under the family's name. */
+static inline void tiny_own_number(struct tiny *t, const char *key, uint32_t x)
+{
+	char name[64];
+	snprintf(name, sizeof name, "%s.%s", t->family->arch, key);
+	tiny_number(t, name, x);
+}
+
+static inline void tiny_own_real(struct tiny *t, const char *key, float x)
+{
+	char name[64];
+	snprintf(name, sizeof name, "%s.%s", t->family->arch, key);
+	if (x != 0)
+		tiny_real(t, name, x);
 }
 
 /* GPT-2's printable form of a byte, as UTF-8. */
@@ -136,6 +181,8 @@ static inline void tiny_add(struct tiny *t, const char *name, uint32_t type, uin
 	struct tiny_tensor *x = &t->tensor[t->count++];
 	const struct tiny_tensor *last = t->count > 1 ? x - 1 : NULL;
 	snprintf(x->name, sizeof x->name, "%s", name);
+	if (t->plain && weight_type_elements(type) > 1)
+		type = t->count % 3 == 0 ? TYPE_F32 : t->count % 3 == 1 ? TYPE_F16 : TYPE_BF16;
 	x->type = type;
 	x->rows = rows;
 	x->columns = columns;
@@ -151,24 +198,36 @@ static inline void tiny_layers(struct tiny *t)
 		{TYPE_Q5_1, TYPE_F16, TYPE_BF16, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q5_K},
 		{TYPE_F32, TYPE_Q8_0, TYPE_Q4_1, TYPE_F32, TYPE_BF16, TYPE_F16, TYPE_Q6_K},
 	};
-	static const struct {
+	const struct tiny_family *f = t->family;
+	const uint32_t q = f->heads * f->head, kv = f->kv_heads * f->head;
+	const struct {
 		const char *name;
 		uint32_t rows, columns;
 	} places[7] = {
-		{"attn_q", TINY_WIDTH, TINY_WIDTH},
-		{"attn_k", TINY_KV_HEADS * TINY_HEAD, TINY_WIDTH},
-		{"attn_v", TINY_KV_HEADS * TINY_HEAD, TINY_WIDTH},
-		{"attn_output", TINY_WIDTH, TINY_WIDTH},
-		{"ffn_gate", TINY_FF, TINY_WIDTH},
-		{"ffn_up", TINY_FF, TINY_WIDTH},
+		{"attn_q", q, TINY_WIDTH},       {"attn_k", kv, TINY_WIDTH},
+		{"attn_v", kv, TINY_WIDTH},      {"attn_output", TINY_WIDTH, q},
+		{"ffn_gate", TINY_FF, TINY_WIDTH}, {"ffn_up", TINY_FF, TINY_WIDTH},
 		{"ffn_down", TINY_WIDTH, TINY_FF},
+	};
+	const struct {
+		const char *name;
+		int there;
+		uint32_t columns;
+	} vectors[9] = {
+		{"attn_norm.weight", 1, TINY_WIDTH},     {"ffn_norm.weight", 1, TINY_WIDTH},
+		{"attn_q.bias", f->bias, q},             {"attn_k.bias", f->bias, kv},
+		{"attn_v.bias", f->bias, kv},            {"attn_q_norm.weight", f->qk_norm, f->head},
+		{"attn_k_norm.weight", f->qk_norm, f->head},
+		{"post_attention_norm.weight", f->post_norms, TINY_WIDTH},
+		{"post_ffw_norm.weight", f->post_norms, TINY_WIDTH},
 	};
 	char name[64];
 	for (uint32_t i = 0; i < TINY_LAYERS; i++) {
-		snprintf(name, sizeof name, "blk.%u.attn_norm.weight", i);
-		tiny_add(t, name, TYPE_F32, 1, TINY_WIDTH);
-		snprintf(name, sizeof name, "blk.%u.ffn_norm.weight", i);
-		tiny_add(t, name, TYPE_F32, 1, TINY_WIDTH);
+		for (uint32_t k = 0; k < 9; k++) {
+			snprintf(name, sizeof name, "blk.%u.%s", i, vectors[k].name);
+			if (vectors[k].there)
+				tiny_add(t, name, TYPE_F32, 1, vectors[k].columns);
+		}
 		for (uint32_t k = 0; k < 7; k++) {
 			snprintf(name, sizeof name, "blk.%u.%s.weight", i, places[k].name);
 			tiny_add(t, name, types[i][k], places[k].rows, places[k].columns);
@@ -219,34 +278,33 @@ static inline void tiny_content(struct tiny *t, long data)
 	}
 }
 
-/* Writes the file. 0, or -1 if that failed. */
-static inline int tiny_write(const char *path, uint64_t seed)
+static inline void tiny_keys(struct tiny *t)
 {
-	static struct tiny tiny;
-	struct tiny *t = &tiny;
-	memset(t, 0, sizeof *t);
-	t->file = fopen(path, "wb");
-	if (!t->file)
-		return -1;
-	t->random = seed;
-	tiny_add(t, "token_embd.weight", TYPE_Q8_0, TINY_VOCAB, TINY_WIDTH);
-	tiny_add(t, "output_norm.weight", TYPE_F32, 1, TINY_WIDTH);
-	tiny_layers(t);
-	fwrite("GGUF", 1, 4, t->file);
-	tiny_u32(t, 3);
-	tiny_u64(t, t->count);
-	tiny_u64(t, 17);
-	tiny_text(t, "general.architecture", "llama");
+	const struct tiny_family *f = t->family;
+	tiny_text(t, "general.architecture", f->arch);
 	tiny_text(t, "general.name", "tiny");
-	tiny_number(t, "llama.block_count", TINY_LAYERS);
-	tiny_number(t, "llama.context_length", TINY_CONTEXT);
-	tiny_number(t, "llama.embedding_length", TINY_WIDTH);
-	tiny_number(t, "llama.feed_forward_length", TINY_FF);
-	tiny_number(t, "llama.attention.head_count", TINY_HEADS);
-	tiny_number(t, "llama.attention.head_count_kv", TINY_KV_HEADS);
-	tiny_number(t, "llama.rope.dimension_count", TINY_HEAD);
-	tiny_real(t, "llama.attention.layer_norm_rms_epsilon", 1e-5f);
+	tiny_own_number(t, "block_count", TINY_LAYERS);
+	tiny_own_number(t, "context_length", TINY_CONTEXT);
+	tiny_own_number(t, "embedding_length", TINY_WIDTH);
+	tiny_own_number(t, "feed_forward_length", TINY_FF);
+	tiny_own_number(t, "attention.head_count", f->heads);
+	tiny_own_number(t, "attention.head_count_kv", f->kv_heads);
+	tiny_own_number(t, "rope.dimension_count", f->head);
+	tiny_own_real(t, "attention.layer_norm_rms_epsilon", 1e-5f);
+	if (f != tiny_families)
+		tiny_own_number(t, "attention.key_length", f->head);
+	if (f->window)
+		tiny_own_number(t, "attention.sliding_window", f->window);
+	if (f->period)
+		tiny_own_number(t, "attention.sliding_window_pattern", f->period);
+	tiny_own_real(t, "rope.freq_base", f->rope_base);
+	tiny_own_real(t, "final_logit_softcapping", f->head_softcap);
+	tiny_own_real(t, "attn_logit_softcapping", f->attention_softcap);
 	tiny_vocabulary(t);
+}
+
+static inline void tiny_directory(struct tiny *t)
+{
 	for (uint32_t i = 0; i < t->count; i++) {
 		const struct tiny_tensor *x = &t->tensor[i];
 		tiny_bytes(t, x->name, strlen(x->name));
@@ -259,12 +317,50 @@ static inline int tiny_write(const char *path, uint64_t seed)
 	}
 	while (ftell(t->file) % 32 != 0)
 		fputc(0, t->file);
+}
+
+/* Writes the file. 0, or -1 if that failed. */
+static inline int tiny_write_family(const char *path, uint64_t seed,
+				    const struct tiny_family *family, int plain)
+{
+	static struct tiny tiny;
+	struct tiny *t = &tiny;
+	memset(t, 0, sizeof *t);
+	t->file = fopen(path, "wb");
+	if (!t->file)
+		return -1;
+	t->random = seed;
+	t->family = family;
+	t->plain = plain;
+	tiny_add(t, "token_embd.weight", TYPE_Q8_0, TINY_VOCAB, TINY_WIDTH);
+	tiny_add(t, "output_norm.weight", TYPE_F32, 1, TINY_WIDTH);
+	if (family->untied)
+		tiny_add(t, "output.weight", TYPE_Q5_1, TINY_VOCAB, TINY_WIDTH);
+	if (family->rope_factors)
+		tiny_add(t, "rope_freqs.weight", TYPE_F32, 1, family->head / 2);
+	tiny_layers(t);
+	fwrite("GGUF", 1, 4, t->file);
+	tiny_u32(t, 3);
+	tiny_u64(t, t->count);
+	const long keys_at = ftell(t->file);
+	tiny_u64(t, 0);
+	tiny_keys(t);
+	const long end_of_keys = ftell(t->file);
+	fseek(t->file, keys_at, SEEK_SET);
+	tiny_u64(t, t->keys);
+	fseek(t->file, end_of_keys, SEEK_SET);
+	tiny_directory(t);
 	tiny_content(t, ftell(t->file));
 	const struct tiny_tensor *last = &t->tensor[t->count - 1];
 	for (uint64_t end = last->bytes; end % 32 != 0; end++)
 		fputc(0, t->file);
 	const int bad = ferror(t->file);
 	return fclose(t->file) != 0 || bad ? -1 : 0;
+}
+
+static inline int tiny_write(const char *path, uint64_t seed)
+{
+	return tiny_write_family(path, seed, tiny_families, 0);
 }
 
 /* Removes a test's folder and the files in it. */

@@ -185,6 +185,13 @@ static void make_args(struct dice *d, struct wire_call *m)
 		a->text = text(d, 0, 300);
 		a->special = dice_roll(d, 2);
 		break;
+	case METHOD_SESSION_IMPORT: {
+		const struct wire_str course = text(d, 0, 300);
+		a->course = (struct wire_bin){(const uint8_t *)course.at, course.length};
+		a->at_turn = optional(d, WIRE_U64_MAX);
+		a->waits = dice_roll(d, 2);
+		break;
+	}
 	default:
 		break;
 	}
@@ -199,7 +206,8 @@ static int make_call(struct dice *d, struct wire_writer *w)
 	m.idem = id(d);
 	m.sess = id(d);
 	m.has_sess = (method >= METHOD_SESSION_TURN && method <= METHOD_SESSION_PARK &&
-		method != METHOD_SESSION_LIST) || method == METHOD_PAGES_SHOW;
+		method != METHOD_SESSION_LIST) || method == METHOD_PAGES_SHOW ||
+		method == METHOD_SESSION_EXPORT;
 	if (m.has_sess && method != METHOD_PAGES_SHOW) {
 		m.epoch = optional(d, WIRE_U64_MAX);
 		m.turn = optional(d, WIRE_U64_MAX);

@@ -200,6 +200,13 @@ static void leaf_choose(struct device *d)
 		leaf_init_avx2(&d->leaf);
 	if (d->isa >= ISA_AVX512)
 		leaf_init_avx512(&d->leaf);
+	if (d->plan.exact) {
+		struct leaf scalar;
+		leaf_init_ref(&scalar);
+		memcpy(d->leaf.gate, scalar.gate, sizeof scalar.gate);
+		d->leaf.attend = scalar.attend;
+		d->leaf.exp_sum = scalar.exp_sum;
+	}
 	d->act = d->plan.act;
 	if (d->act == ACT_AUTO)
 		d->act = d->isa == ISA_SCALAR ? ACT_F32 : ACT_I8_BLOCK;

@@ -36,20 +36,6 @@ size_t form_bytes(enum form form, uint32_t rows, uint32_t columns, size_t *super
 	return *supers_at + tiles * ((columns + 255) / 256) * (size_t)form_super_bytes(form);
 }
 
-/* Value k of a file's block, as it is stored in the record: without its zero subtracted. */
-static uint32_t value_stored(uint32_t type, const uint8_t *block, const struct quant_block *b, uint32_t k)
-{
-	static const int8_t iq4[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-				       1,    13,   25,  38,  53,  69,  89,  113};
-	static const int8_t mxfp4[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-	if (type == TYPE_IQ4_NL || type == TYPE_MXFP4) {
-		const uint8_t byte = block[(type == TYPE_IQ4_NL ? 2 : 1) + k % 16];
-		const uint32_t nibble = k < 16 ? byte & 15 : byte >> 4;
-		return (uint8_t)(type == TYPE_IQ4_NL ? iq4 : mxfp4)[nibble];
-	}
-	return (uint8_t)(b->q[k] + form_zero(form_of(type)));
-}
-
 static void value_put(int form, uint8_t *record, const struct value_place *p, uint32_t value)
 {
 	const int bits = form_bits(form);
@@ -67,32 +53,24 @@ static void value_put(int form, uint8_t *record, const struct value_place *p, ui
 			(uint8_t)((value >> 4) << (2 * (2 * p->high + p->half)));
 }
 
-/* 2^(e - 128); below e = 2 it is a subnormal. */
-static float mxfp4_scale(uint8_t e)
-{
-	return float_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
-}
-
 /* The scale and minimum of 32 columns; sub: which 32 of a K block. */
 static void scale_put(uint32_t type, uint8_t *scale, uint32_t pairs, uint32_t high, const uint8_t *block,
-		      uint32_t sub)
+		      const struct quant_block *b, uint32_t sub)
 {
-	int scale_bits, minimum;
+	uint8_t scales[8], minima[8];
 	switch (form_of(type)) {
 	case FORM_4K: case FORM_5K:
-		quant_k_scale(block + 4, (int)sub, &scale_bits, &minimum);
-		scale[4 * pairs + high] = (uint8_t)scale_bits;
-		scale[4 * pairs + 2 + high] = (uint8_t)minimum;
+		quant_k_scales(block, scales, minima);
+		scale[4 * pairs + high] = scales[sub];
+		scale[4 * pairs + 2 + high] = minima[sub];
 		return;
 	case FORM_6K:
 		scale[4 * pairs + high] = block[192 + 2 * sub];
 		scale[4 * pairs + 2 + high] = block[192 + 2 * sub + 1];
 		return;
-	case FORM_8F: {
-		const float d = mxfp4_scale(block[0]);
-		memcpy(scale + 4 * (2 * pairs + high), &d, 4);
+	case FORM_8F:
+		memcpy(scale + 4 * (2 * pairs + high), &b->d[0], 4);
 		return;
-	}
 	case FORM_4M: case FORM_5M:
 		memcpy(scale + 8 * pairs + 2 * high, block, 2);
 		memcpy(scale + 8 * pairs + 4 + 2 * high, block + 2, 2);
@@ -128,17 +106,16 @@ void form_pack(uint32_t type, uint32_t rows, uint32_t columns, const void *from,
 	for (uint32_t row = 0; row < rows; row++)
 		for (uint32_t first = 0; first < columns; first += elements, block += block_bytes) {
 			const size_t tile = row / RECORD_ROWS;
-			if (quant_is_integer(type))
-				quant_unpack(type, block, &b);
+			quant_unpack(type, block, &b);
 			for (uint32_t k = 0; k < elements; k++) {
 				const uint32_t column = first + k;
 				uint8_t *record = to + (tile * record_columns(columns) + column / 64) *
 							       (size_t)form_record_bytes(form);
 				const struct value_place p = value_place_of(row, column);
-				value_put(form, record, &p, value_stored(type, block, &b, k));
+				value_put(form, record, &p, (uint8_t)(b.q[k] + form_zero(form)));
 				if (k % 32 == 0)
 					scale_put(type, record + form_value_bytes(form),
-						  p.block * 8 + p.lane / 4, p.high, block, k / 32);
+						  p.block * 8 + p.lane / 4, p.high, block, &b, k / 32);
 			}
 			if (form_is_k(form))
 				super_put(type, to + supers_at + (tile * ((columns + 255) / 256) + first / 256) *

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """What a resident session is worth: time to first token of a turn with 300 new tokens on 6,000 resident
-ones, against the same tokens computed from nothing. Also: start-up time and resident memory.
+ones, against the same tokens computed from nothing. Also: start-up time.
 
 usage: resume.py MODEL [--build DIR] [--rounds 3] [--resident 6000] [--new 300]
 
@@ -33,11 +33,6 @@ def first_token(wire, session, ids):
     return reply.first - start, reply
 
 
-def resident_memory(pid):
-    with open(f"/proc/{pid}/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmRSS"))
-
-
 with open(args.model, "rb") as file:  # a warm file cache
     while file.read(1 << 24):
         pass
@@ -62,10 +57,7 @@ for _ in range(args.rounds):
     best_nothing = min(best_nothing, seconds)
     for s in (session, fresh):
         wire.ok("session.close", sess=s)
-ledger = wire.ok("ledger.show")["r"]["accounts"]
-rss = resident_memory(daemon.process.pid)
-bound = ledger["weights"]["running"] + KV + (64 << 20)
 daemon.stop()
 print(json.dumps({"resident_tokens": args.resident, "new_tokens": args.new, "first_token_resident_ms": round(best_resident * 1e3, 1),
                   "first_token_from_nothing_ms": round(best_nothing * 1e3, 1), "ratio": round(best_nothing / best_resident, 2),
-                  "serving_after_s": round(serving_s, 2), "rss_mib": rss >> 20, "rss_bound_mib": bound >> 20}))
+                  "serving_after_s": round(serving_s, 2)}))

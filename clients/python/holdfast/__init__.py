@@ -1,4 +1,4 @@
-"""A synchronous client of holdfast.
+"""Clients of holdfast: blocking, and for asyncio.
 
     from holdfast import Client
 
@@ -10,6 +10,7 @@
 The protocol, AR/1, is described in clients/README.md of the project.
 """
 
+from .aio import AsyncClient, AsyncSession, AsyncTurn
 from .client import Client, Session, Turn
 from .errors import (
     AuthError,
@@ -21,11 +22,12 @@ from .errors import (
     ResourceError,
     SessionError,
 )
-from .types import End, Piece, ToolCall, Usage
+from .tools import describe
+from .types import End, Note, Piece, ToolCall, Usage
 
 __all__ = [
-    "AuthError", "Client", "End", "Error", "InternalError", "LinkError", "Piece",
-    "ProtocolError", "RequestError", "ResourceError", "Session", "SessionError", "ToolCall",
-    "Turn", "Usage",
+    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Client", "End", "Error",
+    "InternalError", "LinkError", "Note", "Piece", "ProtocolError", "RequestError",
+    "ResourceError", "Session", "SessionError", "ToolCall", "Turn", "Usage", "describe",
 ]
 __version__ = "0.1.0"

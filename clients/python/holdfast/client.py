@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
 import time
 from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
 
 import zmq
 
+from . import tools as _tools
 from . import wire
-from .errors import make_error, read_error
-from .types import End, Note, Piece, ToolCall, Usage
+from .core import SAMPLING, Call, Lost
+from .errors import Error, LinkError, make_error, read_error
+from .types import End, Note, Piece, ToolCall
 
-_SAMPLING = frozenset((
-    "max_tokens", "temperature", "top_p", "min_p", "typical", "top_k", "repetition", "presence",
-    "frequency", "seed", "logprobs", "stop", "bias", "ignore_end", "tool_choice", "supersede"))
 _MISSES_MAX = 3
-_STRAY_MAX = 10000
 
 
 def default_endpoint() -> str:
@@ -27,30 +24,30 @@ def default_endpoint() -> str:
 
 
 class Turn(Iterator[Piece]):
-    """A call under way. Iterate for its pieces, or wait() for its end."""
+    """A call under way. Iterate for its pieces, or wait() for its end. A connection that breaks on the
+    way is made again, and the stream goes on where it was."""
 
-    def __init__(self, client: "Client", channel: int, session: Optional["Session"],
-                 on_note: Optional[Callable[[Note], None]], deadline: Optional[float]) -> None:
-        self.end: Optional[End] = None
-        self.notes: List[Note] = []
-        self._client, self._channel, self._session = client, channel, session
-        self._on_note, self._deadline = on_note, deadline
-        self._op: Optional[bytes] = None
-        self._seq = self._off = self._strays = 0
-        self._granted = client.window
-        self._text: List[str] = []
-        self._ids: List[int] = []
-        self._cancelled = self._done = False
+    def __init__(self, client: "Client", call: Call, session: Optional["Session"],
+                 deadline: Optional[float]) -> None:
+        self._client, self._call, self._session = client, call, session
+        self._deadline = deadline
+        self._closed = False
+
+    @property
+    def end(self) -> Optional[End]:
+        return self._call.end
+
+    @property
+    def notes(self) -> List[Note]:
+        return self._call.notes
 
     def __iter__(self) -> "Turn":
         return self
 
     def __next__(self) -> Piece:
-        while not self._done:
+        while not self._closed:
             piece = self._step()
-            if piece is not None and not self._cancelled:
-                self._text.append(piece.text)
-                self._ids.extend(piece.ids)
+            if piece is not None:
                 return piece
         raise StopIteration
 
@@ -64,18 +61,16 @@ class Turn(Iterator[Piece]):
 
     def cancel(self) -> None:
         """Asks for the end; what was sampled stays. Safe to repeat."""
-        if self._done or self._cancelled:
+        if self._closed or not self._call.cancel():
             return
-        self._cancelled = True
         self._deadline = time.monotonic() + self._client.timeout
-        body = {} if self._op is None else {"op": self._op}
-        self._client._send(wire.CANCEL, self._channel, body)
+        self._client._flush(self._call)
 
     def close(self) -> None:
         """Cancels and waits for the end, whatever it is."""
         self.cancel()
         try:
-            while not self._done:
+            while not self._closed:
                 self._step()
         except Exception:
             self._client._reset()
@@ -85,121 +80,65 @@ class Turn(Iterator[Piece]):
         return self
 
     def __exit__(self, *_: object) -> None:
-        if not self._done:
+        if not self._closed:
             self.close()
 
     def _step(self) -> Optional[Piece]:
-        """One message, or one pause. Any error ends the call."""
+        """One message, or one pause. Any error but a lost connection ends the call."""
         try:
-            message = self._client._receive(self._deadline)
-            if message is not None:
-                return self._take(message)
+            return self._message()
+        except Lost as lost:
+            error = lost.error
+        except LinkError as e:
+            if e.code != 709:
+                self._finish(reset=True)
+                raise
+            error = e
+        except Exception:
+            self._finish(reset=self._call.end is None)
+            raise
+        try:
+            self._client._resume(self._call, error)
+        except Exception:
+            self._finish(reset=True)
+            raise
+        return None
+
+    def _message(self) -> Optional[Piece]:
+        message = self._client._receive(self._deadline)
+        if message is None:
             if self._deadline is not None and time.monotonic() >= self._deadline:
-                if self._cancelled:
+                if self._call.cancelled:
                     raise make_error(708, "the call does not end")
                 self.cancel()
             return None
-        except Exception:
-            if not self._done:
-                # Nothing of this call is to reach the next one.
+        try:
+            piece = self._call.take(message)
+            if piece is not None:
+                self._call.consumed(piece.off)
+        finally:
+            self._client._flush(self._call)
+            if self._call.done:
                 self._finish()
-                self._client._reset()
-            raise
+        return piece
 
-    def _finish(self) -> None:
-        self._done = True
+    def _finish(self, reset: bool = False) -> None:
+        if not self._closed and self._session is not None and self.end is not None:
+            self._session._follow(self.end)
+        self._closed = True
         if self._client._running is self:
             self._client._running = None
-
-    def _take(self, m: wire.Message) -> Optional[Piece]:
-        ours = m.channel == self._channel
-        if m.kind == wire.REJECT and (ours or m.channel == 0):
-            self._rejected(m)
-            return None
-        if ours and m.kind == wire.ACCEPTED:
-            if self._op is not None:
-                raise make_error(101)
-            self._op = wire.need(m.map(), "op", bytes)
-        elif ours and m.kind == wire.DATA:
-            return self._data(m)
-        elif ours and m.kind == wire.END:
-            self._ended(m)
-        elif ours and m.kind == wire.NOTE:
-            body = m.map()
-            note = Note(wire.need(body, "state", str), *(
-                body.get(key) for key in ("done", "total", "place", "short_by", "eta_ms")))
-            self.notes.append(note)
-            if self._on_note is not None:
-                self._on_note(note)
-        else:
-            self._strays += 1
-            if m.channel > self._channel or self._strays > _STRAY_MAX:
-                raise make_error(101, "messages of no call of ours")
-        return None
-
-    def _rejected(self, m: wire.Message) -> None:
-        error = read_error(m.map().get("err"))
-        if self._op is not None:
-            if error.code == 200:
-                raise make_error(602, "the daemon does not know this connection")
-            return
-        if self._cancelled and error.code == 303:
-            return
-        if error.code == 200:
+        if reset:  # nothing of this call is to reach the next one
             self._client._reset()
-        self._finish()
-        raise error
-
-    def _data(self, m: wire.Message) -> Optional[Piece]:
-        if m.seq <= self._seq:
-            return None
-        if self._op is None or m.seq != self._seq + 1:
-            raise make_error(101, "a piece of the stream is missing")
-        body = wire.unpack(m.raw)
-        if not isinstance(body, list) or len(body) < 4:
-            raise make_error(103)
-        off, count, text, logprobs = body[:4]
-        text = "" if text is None else text
-        good = (type(off) is int and type(count) is int and isinstance(text, str)
-                and (logprobs is None or isinstance(logprobs, list))
-                and 0 <= count <= wire.DATA_TOKENS)
-        if not good or off - self._off < len(text.encode()) or off > self._granted:
-            raise make_error(103)
-        ids = m.ids()
-        if m.blob is not None and len(ids) != count:
-            raise make_error(103)
-        self._seq, self._off = m.seq, off
-        if self._granted - off <= self._client.window // 2:
-            self._granted = off + self._client.window
-            self._client._send(wire.WINDOW, self._channel,
-                               {"op": self._op, "max_off": self._granted})
-        return Piece(text, ids, logprobs)
-
-    def _ended(self, m: wire.Message) -> None:
-        if self._op is None or m.seq != self._seq + 1:
-            raise make_error(101, "a piece of the stream is missing")
-        body = m.map()
-        usage, calls = body.get("usage"), []
-        for call in body.get("next") or []:
-            if not isinstance(call, dict):
-                raise make_error(103)
-            calls.append(ToolCall(*(wire.need(call, k, str)
-                                    for k in ("id", "name", "arguments"))))
-        known = Usage.__dataclass_fields__
-        self.end = End(
-            wire.need(body, "status", str), "".join(self._text),
-            Usage(**{k: v for k, v in usage.items() if k in known})
-            if isinstance(usage, dict) else None,
-            calls, body.get("r"), m.ids() if m.blob is not None else self._ids, body.get("sess"),
-            body.get("turn"), body.get("epoch"), body.get("durable") is True)
-        self._finish()
-        if self._session is not None:
-            self._session._follow(self.end)
-        if body.get("err") is not None:
-            raise read_error(body["err"])
 
 
 Content = Union[str, Sequence[Mapping[str, Any]]]
+
+
+def messages_of(content: Content) -> List[dict]:
+    if isinstance(content, str):
+        return [{"role": "user", "content": content}]
+    return [dict(m) for m in content]
 
 
 class Session:
@@ -222,7 +161,7 @@ class Session:
 
     def _start(self, method: str, args: dict, options: Mapping[str, Any], blob: Optional[bytes],
                deadline: Optional[float], on_note: Optional[Callable[[Note], None]]) -> Turn:
-        unknown = set(options) - _SAMPLING
+        unknown = set(options) - SAMPLING
         if unknown:
             raise TypeError(f"no such argument: {', '.join(sorted(unknown))}")
         args.update({k: v for k, v in options.items() if v is not None})
@@ -231,9 +170,7 @@ class Session:
     def turn(self, content: Content, *, deadline: Optional[float] = None,
              on_note: Optional[Callable[[Note], None]] = None, **options: Any) -> Turn:
         """Says something (a user's text, or messages), and streams what the model answers."""
-        messages = ([{"role": "user", "content": content}] if isinstance(content, str)
-                    else [dict(m) for m in content])
-        return self._start("session.turn", {"messages": messages}, options, None, deadline,
+        return self._start("session.turn", {"messages": messages_of(content)}, options, None, deadline,
                            on_note)
 
     def turn_tokens(self, ids: Iterable[int], *, keep: Optional[int] = None,
@@ -252,6 +189,54 @@ class Session:
         listed = [{"tool_call_id": k, "content": v} for k, v in results.items()]
         return self._start("session.continue", {"results": listed}, options, None, deadline,
                            on_note)
+
+    def run(self, content: Content, tools: Union[Mapping[str, Callable[..., Any]],
+                                                 Iterable[Callable[..., Any]]], *,
+            rounds: int = 32, on_piece: Optional[Callable[[Piece], None]] = None,
+            on_call: Optional[Callable[[ToolCall], bool]] = None,
+            on_result: Optional[Callable[[ToolCall, str], None]] = None, **options: Any) -> End:
+        """Says something and calls the tools that the model asks for, until it asks for none.
+
+        tools are plain functions, called with what their signature names; what they return is the
+        result, what they raise is told to the model. on_call may return False to refuse one.
+        """
+        known = _tools.by_name(tools)
+        turn = self.turn(content, **options)
+        for _ in range(rounds):
+            for piece in turn:
+                if on_piece is not None:
+                    on_piece(piece)
+            end = turn.wait()
+            if end.status != "tool_wait":
+                return end
+            results = {}
+            for call in end.calls:
+                if on_call is not None and on_call(call) is False:
+                    results[call.id] = "error: the user refused this call"
+                else:
+                    results[call.id] = self._tool(known, call)
+                if on_result is not None:
+                    on_result(call, results[call.id])
+            turn = self.results(results, **options)
+        return turn.wait()
+
+    @staticmethod
+    def _tool(known: Mapping[str, Callable[..., Any]], call: ToolCall) -> str:
+        try:
+            return _tools.as_text(_tools.prepare(known, call.name, call.arguments)())
+        except Exception as e:  # a tool's failure is the model's to read
+            return f"error: {type(e).__name__}: {e}"
+
+    def export(self) -> dict:
+        """The session as tokens and settings, for Client.adopt of this or another daemon."""
+        end = self.client.call("session.export", session=self, _guard=False)
+        return {**end.result, "tokens": end.ids}
+
+    def __enter__(self) -> "Session":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _call(self, method: str, **args: Any) -> Any:
         return self.client.call(method, session=self, **args).result
@@ -289,10 +274,11 @@ class Client:
     """A connection. Belongs to one thread at a time."""
 
     def __init__(self, endpoint: Optional[str] = None, *, name: str = "holdfast-python",
-                 timeout: float = 5.0, window: int = wire.WINDOW_BYTES,
+                 timeout: float = 5.0, window: int = wire.WINDOW_BYTES, resume: float = 30.0,
                  token: Optional[str] = None, act_as: Optional[str] = None) -> None:
+        """resume: for so many seconds a call outlives its connection, and is gone on with; 0: not."""
         self.endpoint = endpoint or default_endpoint()
-        self.timeout, self.window = timeout, window
+        self.timeout, self.window, self.resume = timeout, window, resume
         self.principal = ""
         self.boot = b""
         self._hello: dict = {"client": name, "minor": 0, "caps": []}
@@ -305,6 +291,7 @@ class Client:
         self._channel = self._misses = 0
         self._hb, self._said = 5.0, 0.0
         self._running: Optional[Turn] = None
+        self._monitor: Optional[zmq.Socket] = None
         try:
             self._connect()
         except BaseException:
@@ -320,18 +307,26 @@ class Client:
     def close(self) -> None:
         """Says BYE. Safe to repeat."""
         if self._socket is not None:
+            if self._running is not None:
+                self._running.cancel()
             self._send(wire.BYE, 0, {})
         self._reset()
         self._context.term()
 
     def open(self, *, system: Optional[str] = None,
-             tools: Sequence[Union[str, Mapping[str, Any]]] = (), template: Optional[str] = None,
+             tools: Sequence[_tools.Tool] = (), template: Optional[str] = None,
              label: Optional[str] = None, residency: Optional[Mapping[str, Any]] = None
              ) -> Session:
-        """A new session."""
-        listed = [t if isinstance(t, str) else json.dumps(t) for t in tools]
+        """A new session. A tool is a JSON object, or a function, described by its signature."""
+        listed = [_tools.as_json(t) for t in tools]
         return self._opened(self.call("session.open", system=system, tools=listed or None,
                                       template=template, label=label, residency=residency))
+
+    def adopt(self, exported: Mapping[str, Any]) -> Session:
+        """A session that Session.export gave, as a new one of this daemon's."""
+        args = {k: v for k, v in exported.items() if k != "tokens"}
+        return self._opened(self.call("session.import",
+                                      _blob=wire.write_ids(list(exported["tokens"])), **args))
 
     def session(self, id: Union[bytes, str]) -> Session:
         """A session that is there already, by its id."""
@@ -388,24 +383,62 @@ class Client:
                on_note: Optional[Callable[[Note], None]], guard: bool = True) -> Turn:
         if self._running is not None:
             raise make_error(703, "a call is under way; finish or close() it first")
-        body: dict = {"m": method, "window": self.window, "a": args}
-        if session is not None:
-            body["sess"] = session.id
-            if guard and session.epoch is not None:
-                body["epoch"] = session.epoch
-            if guard and session.turn_number is not None:
-                body["turn"] = session.turn_number
-        until = None
-        if deadline is not None:
-            body["deadline_ms"] = max(1, int(deadline * 1000))
-            until = time.monotonic() + deadline + 0.5
+        guarded = session if guard else None
+        call = Call(method, args, self.window, session=session.id if session else None,
+                    epoch=guarded.epoch if guarded else None,
+                    turn=guarded.turn_number if guarded else None, deadline=deadline,
+                    resume=self.resume, blob=blob, on_note=on_note)
+        until = None if deadline is None else time.monotonic() + deadline + 0.5
         self._connect()
         self._channel += 1
-        parts = wire.frames(wire.CALL, self._channel, body, blob)
-        self._put(parts, self.timeout)
+        self._put(call.frames(self._channel), self.timeout)
         self._misses = 0
-        self._running = Turn(self, self._channel, session, on_note, until)
+        self._running = Turn(self, call, session, until)
         return self._running
+
+    def _resume(self, call: Call, error: Error) -> None:
+        """Another connection, and the call goes on there; or `error`."""
+        until = time.monotonic() + self.resume
+        while call.can_resume() and self.resume > 0:
+            self._reset()
+            try:
+                self._connect()
+                self._channel += 1
+                self._put(call.frames(self._channel), self.timeout)
+                self._misses = 0
+                refused = self._await_answer(call)
+                if refused is None:
+                    return
+                error = error if call.op is not None else refused
+                break
+            except (LinkError, Lost):
+                if time.monotonic() >= until:
+                    break
+                time.sleep(0.1)
+        raise error
+
+    def _await_answer(self, call: Call) -> Optional[Error]:
+        """None when the call was accepted (again), or its refusal."""
+        until = time.monotonic() + self.timeout
+        while not call.accepted:
+            message = self._receive(until)
+            if message is None:
+                if time.monotonic() >= until:
+                    raise make_error(709, "the daemon does not answer")
+                continue
+            try:
+                call.take(message)
+            except LinkError:
+                raise
+            except Error as e:
+                return e
+        self._flush(call)
+        return None
+
+    def _flush(self, call: Call) -> None:
+        for frames in call.outgoing:
+            self._put_now(frames)
+        call.outgoing.clear()
 
     def _connect(self) -> None:
         if self._socket is not None:
@@ -416,6 +449,7 @@ class Client:
             self._socket.setsockopt(zmq.LINGER, 200)
             self._socket.setsockopt(zmq.IMMEDIATE, 1)
             self._socket.setsockopt(zmq.MAXMSGSIZE, wire.BLOB_BYTES + wire.HEADER.size)
+            self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._socket.connect(self.endpoint)
             self._put(hello, self.timeout)
             self._welcome()
@@ -446,8 +480,10 @@ class Client:
 
     def _reset(self) -> None:
         if self._socket is not None:
+            if self._monitor is not None:
+                self._socket.disable_monitor()
             self._socket.close()
-        self._socket = None
+        self._socket = self._monitor = None
 
     def _put(self, parts: List[bytes], timeout: float) -> None:
         assert self._socket is not None
@@ -458,11 +494,14 @@ class Client:
 
     def _send(self, kind: int, channel: int, body: Any) -> None:
         """What steers; one that cannot go now is missed by a peer that is not there."""
+        self._put_now(wire.frames(kind, channel, body))
+
+    def _put_now(self, frames: List[bytes]) -> None:
         if self._socket is None:
             return
         self._said = time.monotonic()
         try:
-            self._socket.send_multipart(wire.frames(kind, channel, body), flags=zmq.DONTWAIT)
+            self._socket.send_multipart(frames, flags=zmq.DONTWAIT)
         except zmq.Again:
             pass
 
@@ -474,10 +513,13 @@ class Client:
         wait = self._said + self._hb - now
         if until is not None:
             wait = min(wait, until - now)
-        if self._socket.poll(max(0, int(wait * 1000) + 1), zmq.POLLIN):
+        ready = self._wait(max(0.0, wait))
+        if ready == "message":
             parts = self._socket.recv_multipart()
             self._misses = 0
             return wire.Message(parts)
+        if ready == "broken":
+            raise make_error(709, "the connection is lost")
         # By our own silence, so that the daemon hears of us while only it speaks.
         if time.monotonic() - self._said >= self._hb:
             if self._misses >= _MISSES_MAX:
@@ -485,3 +527,14 @@ class Client:
             self._misses += 1
             self._send(wire.PING, 0, {"t": int(now * 1000)})
         return None
+
+    def _wait(self, seconds: float) -> str:
+        """What comes first: a message, the end of the connection, or of the time."""
+        poller = zmq.Poller()
+        poller.register(self._socket, zmq.POLLIN)
+        if self._monitor is not None:
+            poller.register(self._monitor, zmq.POLLIN)
+        ready = dict(poller.poll(int(seconds * 1000) + 1))
+        if self._socket in ready:
+            return "message"
+        return "broken" if ready else ""

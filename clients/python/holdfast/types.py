@@ -22,6 +22,7 @@ class Piece:
     text: str
     ids: List[int]
     logprobs: Optional[List[dict]] = None
+    off: int = 0  # bytes of text with this piece
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import msgpack
 
 from .errors import make_error
 
-HELLO, CALL, WINDOW, CANCEL, PING, BYE = 0x01, 0x02, 0x03, 0x04, 0x07, 0x0F
+HELLO, CALL, WINDOW, CANCEL, RESUME, ACK, PING, BYE = 1, 2, 3, 4, 5, 6, 7, 0x0F
 WELCOME, ACCEPTED, DATA, END, NOTE, PONG, GOAWAY, REJECT = (
     0x81, 0x82, 0x83, 0x84, 0x85, 0x87, 0x88, 0x89)
 FLAG_BLOB = 1
@@ -48,8 +48,12 @@ def unpack(body: bytes) -> Any:
 
 
 def frames(kind: int, channel: int, body: Any, blob: Optional[bytes] = None) -> List[bytes]:
+    return raw_frames(kind, channel, pack(body), blob)
+
+
+def raw_frames(kind: int, channel: int, body: bytes, blob: Optional[bytes] = None) -> List[bytes]:
     head = HEADER.pack(b"AR", 1, kind, FLAG_BLOB if blob is not None else 0, 0, channel, 0)
-    return [head, pack(body)] + ([blob] if blob is not None else [])
+    return [head, body] + ([blob] if blob is not None else [])
 
 
 class Message:

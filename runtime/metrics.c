@@ -1,0 +1,192 @@
+/*
+ * What is counted as the daemon works, and its text in Prometheus' form. Names and units are as the
+ * ecosystem has them: base units, _total for what only grows, histograms with cumulative buckets.
+ *
+ * A principal sees totals of the daemon and its own sessions and bytes, never another's.
+ */
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "config.h"
+#include "runtime/daemon.h"
+
+/* Upper bounds in microseconds; the last bucket has none. */
+static const uint64_t bounds[METRICS_BUCKETS - 1] = {
+	1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 500000, 1000000, 2500000, 5000000,
+	10000000, 30000000, 60000000};
+
+void histogram_add(struct histogram *h, uint64_t us)
+{
+	uint32_t i = 0;
+	while (i < METRICS_BUCKETS - 1 && us > bounds[i])
+		i++;
+	h->bucket[i]++;
+	h->count++;
+	h->sum_us += us;
+}
+
+void metrics_token(struct daemon *d, struct call *c)
+{
+	if (c->sampled == 1)
+		histogram_add(&d->stats.first_token, d->now_us - c->began_us);
+	else
+		histogram_add(&d->stats.next_token, d->now_us - c->token_us);
+	c->token_us = d->now_us;
+}
+
+void metrics_end(struct daemon *d, const struct effect *e)
+{
+	struct stats *s = &d->stats;
+	if (e->as.end.end < METRICS_ENDS)
+		s->ends[e->as.end.end]++;
+	s->prompt[ORIGIN_RESIDENT] += e->as.end.resident;
+	s->prompt[ORIGIN_RELOADED] += e->as.end.reloaded;
+	s->prompt[ORIGIN_RECOMPUTED] += e->as.end.recomputed;
+	s->prompt[ORIGIN_NEW] += e->as.end.fresh;
+	histogram_add(&s->queue, e->as.end.queue_us);
+}
+
+/* Text that grows in a fixed buffer; what does not fit makes it full. */
+struct page_text {
+	char *at;
+	size_t length, capacity;
+	bool full;
+};
+
+static void put(struct page_text *t, const char *format, ...) __attribute__((format(printf, 2, 3)));
+static void put(struct page_text *t, const char *format, ...)
+{
+	va_list arguments;
+	va_start(arguments, format);
+	const size_t room = t->capacity - t->length;
+	const int n = vsnprintf(t->at + t->length, room, format, arguments);
+	va_end(arguments);
+	if (n < 0 || (size_t)n >= room)
+		t->full = true;
+	else
+		t->length += (size_t)n;
+}
+
+static void head(struct page_text *t, const char *name, const char *kind, const char *text)
+{
+	put(t, "# HELP holdfast_%s %s\n# TYPE holdfast_%s %s\n", name, text, name, kind);
+}
+
+static void one(struct page_text *t, const char *name, const char *kind, const char *text, uint64_t value)
+{
+	head(t, name, kind, text);
+	put(t, "holdfast_%s %llu\n", name, (unsigned long long)value);
+}
+
+static void labelled(struct page_text *t, const char *name, const char *label, const char *is, uint64_t value)
+{
+	put(t, "holdfast_%s{%s=\"%s\"} %llu\n", name, label, is, (unsigned long long)value);
+}
+
+static void put_histogram(struct page_text *t, const char *name, const char *text, const struct histogram *h)
+{
+	uint64_t sum = 0;
+	head(t, name, "histogram", text);
+	for (uint32_t i = 0; i < METRICS_BUCKETS; i++) {
+		sum += h->bucket[i];
+		if (i < METRICS_BUCKETS - 1)
+			put(t, "holdfast_%s_bucket{le=\"%g\"} %llu\n", name, (double)bounds[i] / 1e6,
+			    (unsigned long long)sum);
+		else
+			put(t, "holdfast_%s_bucket{le=\"+Inf\"} %llu\n", name, (unsigned long long)sum);
+	}
+	put(t, "holdfast_%s_sum %.6f\nholdfast_%s_count %llu\n", name, (double)h->sum_us / 1e6, name,
+	    (unsigned long long)h->count);
+}
+
+static void put_tokens(const struct daemon *d, struct page_text *t)
+{
+	static const char *const origins[ORIGIN_COUNT] = {"resident", "reloaded", "recomputed", "new"};
+	head(t, "prompt_tokens_total", "counter", "Tokens of prompts, by where they were found.");
+	for (uint32_t i = 0; i < ORIGIN_COUNT; i++)
+		labelled(t, "prompt_tokens_total", "origin", origins[i], d->stats.prompt[i]);
+	one(t, "generation_tokens_total", "counter", "Tokens sampled.", d->tokens_sampled);
+	head(t, "turns_total", "counter", "Turns that have ended, by how.");
+	for (uint32_t i = 0; i < METRICS_ENDS; i++)
+		if (d->stats.ends[i])
+			labelled(t, "turns_total", "status", turn_status((enum end)i), d->stats.ends[i]);
+	put_histogram(t, "time_to_first_token_seconds", "From the call to its first token.",
+		      &d->stats.first_token);
+	put_histogram(t, "time_per_output_token_seconds", "From one token of a turn to its next.",
+		      &d->stats.next_token);
+	put_histogram(t, "queue_time_seconds", "From the call to its admission.", &d->stats.queue);
+}
+
+static void put_ledger(const struct daemon *d, struct page_text *t)
+{
+	static const char *const accounts[ACCOUNT_COUNT] = {"weights", "workspace", "device", "host", "disk",
+							    "stream"};
+	static const char *const columns[COLUMN_COUNT] = {"free", "running", "promised", "retained", "shared",
+							  "moving", "doomed"};
+	head(t, "ledger_bytes", "gauge", "The memory ledger: bytes by account and column.");
+	for (uint32_t a = 0; a < ACCOUNT_COUNT; a++)
+		for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+			put(t, "holdfast_ledger_bytes{account=\"%s\",column=\"%s\"} %llu\n", accounts[a], columns[c],
+			    (unsigned long long)sched_ledger(d->sched, (enum account)a, (enum column)c));
+	one(t, "page_bytes", "gauge", "Bytes of one KV page.", d->limits.group[0].page_bytes);
+}
+
+static void put_work(const struct daemon *d, struct page_text *t, uint32_t principal)
+{
+	uint64_t running = 0, waiting = 0, kept = 0, sessions = 0, mine = 0, peers = 0, detached = 0;
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		const struct call *c = &d->calls[i];
+		kept += call_kept(c);
+		running += c->state == CALL_RUNNING && !c->waiting;
+		waiting += c->state == CALL_RUNNING && c->waiting;
+		detached += c->state == CALL_RUNNING && c->peer == NONE;
+	}
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		sessions += d->sessions[i].used;
+		mine += d->sessions[i].used && d->sessions[i].principal == principal;
+	}
+	for (uint32_t i = 0; i < d->options.peers; i++)
+		peers += d->peers[i].used && d->peers[i].hello;
+	one(t, "turns_running", "gauge", "Turns that have been admitted.", running);
+	one(t, "turns_waiting", "gauge", "Turns that wait for memory or their place.", waiting);
+	one(t, "turns_detached", "gauge", "Turns that go on without a reader.", detached);
+	one(t, "calls_kept", "gauge", "Ended calls that can be asked for again.", kept);
+	one(t, "sessions", "gauge", "Sessions of all principals.", sessions);
+	one(t, "connections", "gauge", "Connections that have said HELLO.", peers);
+	const char *name = d->principals[principal].name;
+	head(t, "principal_sessions", "gauge", "Sessions of the principal that asks.");
+	labelled(t, "principal_sessions", "principal", name, mine);
+	head(t, "principal_bytes", "gauge", "KV bytes of the principal that asks.");
+	labelled(t, "principal_bytes", "principal", name, sched_principal_bytes(d->sched, principal));
+}
+
+void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	static char text[32 << 10];
+	struct page_text t = {text, 0, sizeof text, false};
+	struct wire_writer w;
+	(void)m;
+	head(&t, "build_info", "gauge", "The version of the daemon.");
+	labelled(&t, "build_info", "version", PACKAGE_VERSION, 1);
+	put(&t, "# HELP holdfast_uptime_seconds Since the start.\n# TYPE holdfast_uptime_seconds gauge\n"
+		"holdfast_uptime_seconds %.3f\n", (double)(d->now_us - d->started_us) / 1e6);
+	one(&t, "loop_turns_total", "counter", "Turns of the loop.", d->loop_turns);
+	put_tokens(d, &t);
+	put_work(d, &t, d->calls[call].principal);
+	put_ledger(d, &t);
+	one(&t, "calls_total", "counter", "Calls accepted.", d->stats.calls);
+	one(&t, "resumes_total", "counter", "Streams that found their reader again.", d->stats.resumes);
+	one(&t, "rejects_total", "counter", "Messages refused.", d->stats.rejects);
+	one(&t, "mutes_total", "counter", "Peers muted for malformed messages.", d->stats.mutes);
+	one(&t, "data_messages_total", "counter", "DATA messages sent.", d->stats.data);
+	one(&t, "data_bytes_total", "counter", "Bytes of text sent.", d->stats.data_bytes);
+	CHECK(!t.full);
+	wire_writer_init(&w, d->out, d->out_max);
+	wire_put_map(&w, 1);
+	wire_put_text(&w, "text");
+	wire_put_str(&w, t.at, t.length);
+	struct wire_end end = {.status = {"ok", 2}, .turn = WIRE_NONE, .epoch = WIRE_NONE,
+			       .result = {w.at, w.length}};
+	call_end(d, call, &end);
+}

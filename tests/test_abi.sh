@@ -1,0 +1,73 @@
+#!/bin/sh
+# What a program that was compiled yesterday counts on: the library's symbols and their version, the
+# sizes and places in its structs, use from C++ and by dlopen. Method: all is compared with tests/abi.txt,
+# which changes only with a new version in clients/holdfast.map.
+set -u
+n=0
+check() { n=$((n + 1)); if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; fi; }
+case "$SANITIZE_FLAGS" in *sanitize*) echo "1..0 # SKIP a program of another build cannot load a sanitizer's library"; exit 0;; esac
+dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
+lib="$BUILDDIR/.libs/libholdfast.so"
+
+cat >"$dir/abi.c" <<'C'
+#include <stddef.h>
+#include <stdio.h>
+#include "clients/client.h"
+#define SIZE(t) printf("size %s %zu\n", #t, sizeof(struct t))
+#define AT(t, f) printf("at %s.%s %zu\n", #t, #f, offsetof(struct t, f))
+int main(void)
+{
+	SIZE(hf_options); SIZE(hf_session); SIZE(hf_piece); SIZE(hf_note); SIZE(hf_stream);
+	SIZE(hf_tool_call); SIZE(hf_usage); SIZE(hf_end); SIZE(hf_residency); SIZE(hf_open_args);
+	SIZE(hf_message); SIZE(hf_sampling); SIZE(hf_turn);
+	AT(hf_options, resume_ms); AT(hf_end, status); AT(hf_end, usage); AT(hf_end, session); AT(hf_end, calls);
+	AT(hf_end, json); AT(hf_end, bytes); AT(hf_turn, sampling); AT(hf_turn, deadline_ms); AT(hf_sampling, seed);
+	AT(hf_usage, diverged_why); AT(hf_message, tool_call_id); AT(hf_piece, logprobs_json);
+	return 0;
+}
+C
+$CC -I"$SRCDIR" -o "$dir/abi" "$dir/abi.c" || echo "# it does not compile"
+{ ${NM:-nm} -D --defined-only --with-symbol-versions "$lib" | awk '$3 ~ /^hf_/ { sub(/@@/, " ", $3); print "symbol", $3 }' | sort
+  "$dir/abi"; } >"$dir/found"
+diff -u "$SRCDIR/tests/abi.txt" "$dir/found" | sed 's/^/# /'
+cmp -s "$SRCDIR/tests/abi.txt" "$dir/found"
+check $? "symbols, their version, sizes and places are those of tests/abi.txt"
+
+cat >"$dir/plain.cc" <<'C'
+#include "clients/client.h"
+#include <string>
+int main()
+{
+	struct hf_client *c = nullptr;
+	struct hf_options o = {};
+	o.timeout_ms = 100;
+	int code = hf_open("ipc:///nonexistent/s", &o, &c);
+	hf_close(&c);
+	return std::string(hf_name(code)) == "no_file" ? 0 : 1;
+}
+C
+$CXX -I"$SRCDIR" -o "$dir/plain" "$dir/plain.cc" "$lib" && "$dir/plain"
+check $? "a C++ program uses it"
+
+cat >"$dir/opens.c" <<'C'
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <stdio.h>
+#include <string.h>
+int main(int argc, char **argv)
+{
+	for (int i = 0; i < 3; i++) { /* again and again: it leaves nothing behind */
+		void *lib = dlopen(argv[1], RTLD_NOW | RTLD_LOCAL);
+		if (!lib)
+			return fprintf(stderr, "%s\n", dlerror()), 1;
+		const char *(*name)(int) = (const char *(*)(int))dlvsym(lib, "hf_name", "HOLDFAST_0.1");
+		if (!name || strcmp(name(-404), "context_full") != 0 || dlsym(lib, "wire_validate"))
+			return 2;
+		dlclose(lib);
+	}
+	return argc - 2;
+}
+C
+$CC -o "$dir/opens" "$dir/opens.c" -ldl && "$dir/opens" "$lib"
+check $? "a program opens it by dlopen, by the symbol's version, and finds nothing that is private"
+echo "1..$n"

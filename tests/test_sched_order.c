@@ -1,0 +1,214 @@
+/*
+ * Who goes first: warm turns before cold ones, with a bound; principals by what they got; short
+ * prompts before long ones; and a step that does not take longer than was wanted.
+ */
+#include "tests/tap.h"
+#include "tests/sched_rig.h"
+
+static const struct effect *told(const struct rig *r, enum effect_kind kind, uint32_t session)
+{
+	for (uint32_t i = 0; i < r->out.count; i++)
+		if (r->out.list[i].kind == kind && r->out.list[i].session == session)
+			return &r->out.list[i];
+	return NULL;
+}
+
+static uint32_t send_turn(struct rig *r, uint32_t session, uint32_t append, uint32_t output)
+{
+	struct rig_turn turn = {rig_view(r, session).history, append, output, output, 0, 0};
+	return rig_turn(r, session, turn);
+}
+
+/* One turn runs at a time; a warm turn that comes later than a cold one goes before it, but not
+   when the cold one has waited long enough. */
+static void warm_before_cold(void)
+{
+	for (int late = 0; late < 2; late++) {
+		struct rig r;
+		struct sched_limits l = rig_limits(32);
+		l.batch_turns = 1;
+		l.wait_us_max = 1000;
+		rig_open(&r, &l);
+		r.now_us = 5000;
+		uint32_t warm = rig_session(&r), cold = rig_session(&r), first = rig_session(&r);
+		(void)rig_whole(&r, warm, 0, 40, 2);
+		(void)send_turn(&r, first, 8, 4);
+		struct rig_batch b = rig_batch(&r);
+		(void)send_turn(&r, cold, 40, 2);
+		(void)send_turn(&r, warm, 2, 2);
+		r.now_us += late ? 1000 : 999;
+		while (b.count && !told(&r, EFFECT_ADMITTED, warm) && !told(&r, EFFECT_ADMITTED, cold))
+			b = rig_done(&r, &b);
+		EXPECT((told(&r, EFFECT_ADMITTED, cold) != NULL) == late);
+		EXPECT((told(&r, EFFECT_ADMITTED, warm) != NULL) == !late);
+		rig_close(&r);
+	}
+}
+
+/* A cold turn does not drive out a session that is expected back, while there is other work; when it
+   has waited long enough it does. The wait tells what is short, and the deadline when it is due. */
+static void cold_turns_wait_for_those_expected(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(12);
+	l.policy = POLICY_COST;
+	l.wait_us_max = 100000000;
+	rig_open(&r, &l);
+	r.now_us = 200000000;
+	uint32_t a = rig_session(&r), busy = rig_session(&r), cold = rig_session(&r);
+	(void)rig_whole(&r, a, 0, 120, 2); /* 8 pages */
+	(void)send_turn(&r, busy, 30, 2);  /* 2 pages, computed now */
+	struct rig_batch b = rig_batch(&r);
+	EXPECT(b.count == 1);
+	uint32_t turn = send_turn(&r, cold, 60, 2);
+	const struct effect *wait = told(&r, EFFECT_WAIT, cold);
+	EXPECT(wait && wait->as.wait.why == WAIT_PAGES);
+	EXPECT(wait && wait->as.wait.short_bytes == 2 * 1024);
+	struct turn_view view;
+	EXPECT(sched_turn(r.s, turn, &view) == 0 && view.place == 1 && view.eta_us >= r.now_us);
+	EXPECT(sched_deadline_us(r.s) == 300000000);
+	rig_time(&r, 299999999);
+	EXPECT(!told(&r, EFFECT_ADMITTED, cold));
+	rig_time(&r, 300000000);
+	EXPECT(told(&r, EFFECT_ADMITTED, cold) != NULL);
+	EXPECT(rig_run(&r, b).kind == EFFECT_END);
+	EXPECT(rig_view(&r, a).resident < 120);
+	rig_close(&r);
+}
+
+/* Nothing else to do: then it need not wait. */
+static void an_idle_machine_takes_them(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(12);
+	l.policy = POLICY_COST;
+	l.wait_us_max = 100000000;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), cold = rig_session(&r);
+	(void)rig_whole(&r, a, 0, 120, 2);
+	EXPECT(rig_whole(&r, cold, 0, 90, 2).as.end.end == END_LIMIT);
+	rig_close(&r);
+}
+
+/* One principal has six turns waiting, another one comes last with one: it is the second to run. */
+static void principals_take_turns(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	l.batch_turns = 1;
+	l.wait_us_max = 1000000000;
+	rig_open(&r, &l);
+	r.now_us = 1;
+	uint32_t many[6], other;
+	struct rig_batch b = {0};
+	for (int i = 0; i < 6; i++) {
+		many[i] = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
+		(void)send_turn(&r, many[i], 30, 2);
+		b = rig_batch(&r).count ? rig_batch(&r) : b;
+	}
+	other = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	(void)send_turn(&r, other, 30, 2);
+	int ended = 0;
+	while (b.count && !told(&r, EFFECT_ADMITTED, other)) {
+		b = rig_done(&r, &b);
+		ended += (int)rig_count(&r, EFFECT_END);
+	}
+	EXPECT(ended == 1);
+	rig_close(&r);
+}
+
+/* A long prompt has begun; a short one comes and goes first. The long one ages, and then it does. */
+static void short_prompts_first(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	l.batch_rows = l.chunk_tokens = 16;
+	rig_open(&r, &l);
+	uint32_t large = rig_session(&r), small = rig_session(&r);
+	(void)send_turn(&r, large, 200, 2);
+	struct rig_batch b = rig_batch(&r);
+	(void)send_turn(&r, small, 30, 2);
+	b = rig_done(&r, &b);
+	EXPECT(b.count == 1 && b.entries[0].session == small);
+	b = rig_done(&r, &b);
+	EXPECT(b.count == 2 && b.entries[0].session == small && b.entries[0].row_count == 14);
+	EXPECT(b.entries[1].session == large && b.entries[1].row_count == 2);
+	(void)rig_run(&r, b);
+	/* 168 microseconds of work (1 a token while no rate is known) are worth four times that in waiting. */
+	for (int late = 0; late < 2; late++) {
+		uint32_t old = rig_session(&r), young = rig_session(&r);
+		(void)send_turn(&r, old, 200, 2);
+		b = rig_batch(&r);
+		r.now_us += late ? 4 * 170 : 4 * 100;
+		(void)send_turn(&r, young, 16, 2);
+		b = rig_done(&r, &b);
+		EXPECT(b.entries[0].session == (late ? old : young));
+		(void)rig_run(&r, b);
+		rig_simple(&r, EVENT_CLOSE, old);
+		rig_simple(&r, EVENT_CLOSE, young);
+	}
+	rig_close(&r);
+}
+
+/* A machine of 1,000 us a step, 500 a decoding row and 100 a row of prefill. */
+static uint64_t took(const struct rig_batch *b)
+{
+	uint64_t us = 1000;
+	for (uint32_t i = 0; i < b->count; i++)
+		us += b->entries[i].phase == PHASE_DECODE ? 500 : 100 * (uint64_t)b->entries[i].row_count;
+	return us;
+}
+
+/* Two streams decode; a prompt of 3,000 tokens comes. No step may then take more than twice what they
+   alone took (but for the first, when nothing is known), and the prompt is done in few steps. */
+static void a_long_prompt_beside_streams(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(400);
+	l.context_tokens = 4000;
+	l.batch_rows = l.chunk_tokens = 512;
+	l.step_us = SCHED_STEP_AUTO;
+	rig_open(&r, &l);
+	uint64_t worst = 0, steps = 0;
+	int sent = 0;
+	(void)send_turn(&r, rig_session(&r), 4, 900);
+	struct rig_batch b = rig_batch(&r);
+	(void)send_turn(&r, rig_session(&r), 4, 900);
+	uint32_t large = rig_session(&r);
+	for (int step = 0; b.count && step < 500; step++) {
+		uint64_t us = took(&b);
+		int prefill = 0;
+		for (uint32_t i = 0; i < b.count; i++)
+			prefill |= b.entries[i].session == large && b.entries[i].phase == PHASE_PREFILL;
+		steps += (uint64_t)prefill;
+		if (prefill && steps > 8 && us > worst)
+			worst = us;
+		struct event e = rig_event(&r, EVENT_BATCH_DONE);
+		r.now_us = e.now_us = r.now_us + us;
+		e.as.batch.batch = b.batch;
+		e.as.batch.result_count = b.count;
+		e.as.batch.measured_us = us;
+		sched_step(r.s, &e, NULL, b.results, &r.out);
+		sched_audit(r.s);
+		b = rig_batch(&r);
+		if (step == 20 && !sent++) {
+			struct rig_turn turn = {0, 3000, 2, 2, 0, 0};
+			(void)rig_turn(&r, large, turn);
+		}
+	}
+	EXPECT(steps > 100); /* 3000 rows at 15 or so a step */
+	EXPECT(steps < 260);
+	EXPECT(worst <= 2 * 2000);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	TAP_RUN(warm_before_cold, "a warm turn goes before a cold one, until that has waited long enough");
+	TAP_RUN(cold_turns_wait_for_those_expected, "a cold turn waits for those expected back, with a bound");
+	TAP_RUN(an_idle_machine_takes_them, "an idle machine takes a cold turn at once");
+	TAP_RUN(principals_take_turns, "a principal with one turn is not behind all of another's");
+	TAP_RUN(short_prompts_first, "short prompts first, and long ones age");
+	TAP_RUN(a_long_prompt_beside_streams, "a long prompt beside streams: no step takes twice as long");
+	return tap_done();
+}
