@@ -121,12 +121,11 @@ static void attention_rows(void)
 			const struct fixture_options o = {.matmul_type = TYPE_F32, .embedding_type = TYPE_F32,
 							  .smooth = 1, .window = i & 1 ? 37 : 0,
 							  .softcap = i & 2 ? 3.0f : 0};
-			const struct device_plan p = head_plan(&head_shapes[i], kv);
+			struct device_plan p = head_plan(&head_shapes[i], kv);
 			const uint32_t counts[] = {1, 283, 7, 17};
+			p.exact = 1; /* f32 on both sides */
 			const double error = attention_error(&p, &o, 1, counts[(i + kv) % 4], i * 4 + kv);
-			/* f32 on both sides, but a group of more than four goes to tensor cores. */
-			const double bound = p.heads / p.kv_heads > 4 && kv != KV_F32 ? 6e-3 : 3e-6;
-			if (!EXPECT(error < bound))
+			if (!EXPECT(error < 3e-6))
 				printf("# shape %u kv %d: %g\n", i, kv, error);
 		}
 }

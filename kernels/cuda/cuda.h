@@ -16,7 +16,7 @@
 
 /* Attention's units by the kernel that takes them. */
 enum unit_kind {
-	UNIT_ROW,   /* one row, on CUDA cores, in f32 */
+	UNIT_ROW,   /* one row, on CUDA cores, in f32: exact plans, F32 pages */
 	UNIT_SMALL, /* one row, on tensor cores */
 	UNIT_LARGE, /* rows of one sequence, on tensor cores */
 	UNIT_KINDS

@@ -20,21 +20,21 @@ size_t step_block_bytes(const struct device_plan *p)
 	return STEP_BYTES + (batch_bytes_max(p) + 15) / 16 * 16 + (size_t)p->rows_max * sizeof(struct unit);
 }
 
-/* The kernel that takes a sequence's rows from `at`, and how many of them at once. It depends on the
-   plan and on the row's phase, never on its company: see attend_tile.cu for what company may do. */
-static enum unit_kind unit_next(const struct device *d, const struct ops_row *rows, uint32_t left,
-				uint32_t *count)
+/* The kernel that takes a sequence's rows, and how many of them at once. Which one depends on the plan
+   alone, never on the row's company (see attend_tile.cu for what that may do), nor on its phase: a
+   token that was sampled once comes as a given one when it is computed again, and must give the same
+   bits. */
+static enum unit_kind unit_next(const struct device *d, uint32_t left, uint32_t *count)
 {
 	const struct device_plan *p = &d->plan;
 	const uint32_t group = p->heads / p->kv_heads;
 	*count = 1;
 	if (p->kv == KV_F32 || group > GROUP_HEADS_MAX || (p->head > TILE_HEAD_MAX && group > 8) ||
-	    (rows[0].phase == 1 && group <= 4))
+	    p->exact)
 		return UNIT_ROW;
 	const uint32_t most = attend_vectors(UNIT_LARGE, group) / group;
-	while (p->head <= TILE_HEAD_MAX && *count < most && *count < left &&
-	       (group > 4 || rows[*count].phase == 0))
-		++*count;
+	if (p->head <= TILE_HEAD_MAX)
+		*count = left < most ? left : most;
 	return *count == 1 ? UNIT_SMALL : UNIT_LARGE;
 }
 
@@ -52,7 +52,7 @@ static void units_make(struct device *d, struct step *s, uint8_t *base)
 			const struct ops_sequence *q = &sequences[i];
 			for (uint32_t row = 0, count; row < q->row_count; row += count) {
 				const uint32_t r = q->row_first + row;
-				if ((uint32_t)unit_next(d, rows + r, q->row_count - row, &count) != kind)
+				if ((uint32_t)unit_next(d, q->row_count - row, &count) != kind)
 					continue;
 				const struct unit u = {i, r, count, rows[r].position};
 				memcpy(base + STEP_BYTES + at, &u, sizeof u);
