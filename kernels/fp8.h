@@ -12,14 +12,21 @@
 #include <stdint.h>
 #include <string.h>
 
-static inline uint32_t float_bits(float x)
+/* Both for the host and for a GPU. */
+#ifdef __CUDACC__
+#define FP8_INLINE __host__ __device__ static inline
+#else
+#define FP8_INLINE static inline
+#endif
+
+FP8_INLINE uint32_t float_bits(float x)
 {
 	uint32_t u;
 	memcpy(&u, &x, sizeof u);
 	return u;
 }
 
-static inline float float_from_bits(uint32_t u)
+FP8_INLINE float float_from_bits(uint32_t u)
 {
 	float x;
 	memcpy(&x, &u, sizeof x);
@@ -28,7 +35,7 @@ static inline float float_from_bits(uint32_t u)
 
 /* Nearest, ties to even; what is beyond 448, infinity too, is held at 448. NaN
    gives NaN. */
-static inline uint8_t fp8_encode(float x)
+FP8_INLINE uint8_t fp8_encode(float x)
 {
 	const uint32_t u = float_bits(x), sign = (u >> 24) & 0x80;
 	uint32_t a = u & 0x7fffffff;
@@ -45,7 +52,7 @@ static inline uint8_t fp8_encode(float x)
 	return (uint8_t)(sign | ((a >> 20) - (120u << 3)));
 }
 
-static inline float fp8_decode(uint8_t code)
+FP8_INLINE float fp8_decode(uint8_t code)
 {
 	const uint32_t sign = (uint32_t)(code & 0x80) << 24, low = code & 0x7f;
 	if (low == 0x7f)
@@ -57,7 +64,7 @@ static inline float fp8_decode(uint8_t code)
 	return float_from_bits(sign | ((low + (120u << 3)) << 20));
 }
 
-static inline float f16_decode(uint16_t h)
+FP8_INLINE float f16_decode(uint16_t h)
 {
 	const uint32_t sign = (uint32_t)(h & 0x8000) << 16, low = h & 0x7fff;
 	if (low >= 0x7c00)
@@ -69,7 +76,7 @@ static inline float f16_decode(uint16_t h)
 }
 
 /* Nearest, ties to even; overflows to infinity. */
-static inline uint16_t f16_encode(float x)
+FP8_INLINE uint16_t f16_encode(float x)
 {
 	const uint32_t u = float_bits(x), sign = (u >> 16) & 0x8000;
 	uint32_t a = u & 0x7fffffff;
@@ -85,12 +92,12 @@ static inline uint16_t f16_encode(float x)
 	return (uint16_t)(sign | ((a - (112u << 23)) >> 13));
 }
 
-static inline float bf16_decode(uint16_t h)
+FP8_INLINE float bf16_decode(uint16_t h)
 {
 	return float_from_bits((uint32_t)h << 16);
 }
 
-static inline uint16_t bf16_encode(float x)
+FP8_INLINE uint16_t bf16_encode(float x)
 {
 	const uint32_t u = float_bits(x);
 	if ((u & 0x7fffffff) > 0x7f800000)

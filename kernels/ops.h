@@ -74,6 +74,7 @@ struct device_plan {
 	enum act_kind act;
 	enum isa isa;
 	uint32_t threads; /* 0: all cores */
+	uint32_t gpu;     /* which one, of several; the CPU has no use for it */
 	/* Not 0: only what is the same bits on every instruction set is done fast, so that a step on
 	   f32 activations gives what the scalar path gives. */
 	uint32_t exact;
@@ -213,6 +214,13 @@ struct ops {
 
 /* The CPU's table. Every slot is filled. */
 const struct ops *ops_cpu(void);
+
+/* CUDA's table, NULL in a build without it. Whether a GPU can be used: 0 with what it is in reason,
+   or -ERR_UNSUPPORTED or -ERR_OUT_OF_RANGE with one line on what was found and what is needed. And
+   its memory; -ERR_UNSUPPORTED. */
+const struct ops *ops_cuda(void);
+int ops_cuda_find(uint32_t gpu, char *reason, size_t room);
+int ops_cuda_memory(uint32_t gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 
 /* The best instruction set of this machine, and whether one can run. */
 enum isa ops_isa_best(void);

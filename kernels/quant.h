@@ -14,6 +14,10 @@
 
 #include "kernels/ops.h"
 
+#ifdef __cplusplus
+extern "C" {
+#endif
+
 enum { QUANT_PARTS = 16 }; /* scales of a block at most */
 
 /* One block as integers and scales: value[k] = d[p] * q[k] + m[p] with p = k / part. With
@@ -43,5 +47,9 @@ void quant_decode(uint32_t type, const uint8_t *data, size_t count, float *out);
 
 /* 0, or -ERR_BAD_FILE if any scale (or value, for the float types) is not finite. */
 int quant_check(uint32_t type, const uint8_t *data, size_t count);
+
+#ifdef __cplusplus
+}
+#endif
 
 #endif

@@ -64,6 +64,19 @@ static uint64_t memory_available(void)
 	return limit < (uint64_t)kib * 1024 ? limit : (uint64_t)kib * 1024;
 }
 
+/* What the device has for weights and pages. */
+static uint64_t device_available(const struct forward_options *f)
+{
+	const struct ops *ops;
+	char reason[MODEL_REASON_MAX];
+	uint64_t left = 0, total;
+	uint32_t gpu;
+	if (forward_device_find(f->device, &ops, &gpu, reason) == 0 && ops != ops_cpu() &&
+	    ops_cuda_memory(gpu, &left, &total) == 0)
+		return left;
+	return memory_available();
+}
+
 static void forward_options_fill(const struct daemon *d, struct forward_options *f)
 {
 	const struct options *o = &d->options;
@@ -71,6 +84,7 @@ static void forward_options_fill(const struct daemon *d, struct forward_options 
 	f->kv = (enum kv_kind)o->kv;
 	f->act = (enum act_kind)o->act;
 	f->isa = (enum isa)o->isa;
+	f->device = o->device;
 	f->integrity = (enum integrity)o->integrity;
 	f->threads = (uint32_t)o->threads;
 	f->page_tokens = (uint32_t)o->page_tokens;
@@ -116,8 +130,16 @@ static int plan_make(struct daemon *d, struct plan *p)
 	limits_fill(d);
 	forward_options_fill(d, &f);
 	f.page_count = 1;
+	const struct ops *ops;
+	uint32_t gpu;
+	char reason[MODEL_REASON_MAX];
+	const int found = forward_device_find(f.device, &ops, &gpu, reason);
+	if (found != 0) {
+		log_say(LOG_ERROR, "--device %s: %s", d->options.device, reason);
+		return found;
+	}
 	TRY(forward_needs(d->model, &f, &p->needs));
-	p->available = memory_available();
+	p->available = device_available(&f);
 	p->kv_bytes = d->options.kv_memory;
 	if (!p->kv_bytes) {
 		p->kv_bytes = p->available / 4;

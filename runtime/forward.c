@@ -42,6 +42,26 @@ void forward_options_default(struct forward_options *options)
 	};
 }
 
+int forward_device_find(const char *name, const struct ops **ops, uint32_t *gpu, char *reason)
+{
+	*gpu = 0;
+	*ops = ops_cpu();
+	if (!name || strcmp(name, "cpu") == 0)
+		return 0;
+	char *end = NULL;
+	const unsigned long number = strncmp(name, "cuda:", 5) == 0 && name[5] >= '0' && name[5] <= '9'
+					     ? strtoul(name + 5, &end, 10)
+					     : 0;
+	if (strcmp(name, "cuda") != 0 && (!end || *end != '\0' || number > 1023)) {
+		snprintf(reason, MODEL_REASON_MAX, "the device must be cpu, cuda or cuda:N");
+		return -ERR_BAD_ARG;
+	}
+	*gpu = (uint32_t)number;
+	TRY(ops_cuda_find(*gpu, reason, MODEL_REASON_MAX));
+	*ops = ops_cuda();
+	return 0;
+}
+
 static uint32_t least(uint32_t a, uint32_t b)
 {
 	return a < b ? a : b;
@@ -99,7 +119,7 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 int forward_needs(const struct model *model, const struct forward_options *options,
 		  struct forward_needs *out)
 {
-	const struct ops *ops = ops_cpu();
+	const struct ops *ops;
 	const struct arch *arch = &model->arch;
 	struct forward_options one = *options;
 	struct device_plan plan;
@@ -108,6 +128,7 @@ int forward_needs(const struct model *model, const struct forward_options *optio
 	if (one.page_count == 0)
 		one.page_count = 1; /* a device has a page; the slab is left out below */
 	TRY(forward_plan_make(model, &one, &plan, reason));
+	TRY(forward_device_find(options->device, &ops, &plan.gpu, reason));
 	TRY(ops->device_needs(&plan, &needs));
 	out->weights_bytes = weights_bytes(model, ops, &plan);
 	if (out->weights_bytes == 0)
@@ -181,9 +202,10 @@ int forward_open(const struct model *model, const struct forward_options *option
 	if (!f)
 		return -ERR_MEMORY;
 	f->model = model;
-	f->ops = ops_cpu();
 	f->integrity = options->integrity;
 	int err = forward_plan_make(model, options, &f->plan, reason);
+	if (err == 0)
+		err = forward_device_find(options->device, &f->ops, &f->plan.gpu, reason);
 	if (err == 0 && options->isa != ISA_AUTO && !ops_isa_runs(options->isa)) {
 		snprintf(reason, MODEL_REASON_MAX, "this machine does not run %s",
 			 ops_isa_name(options->isa));

@@ -17,6 +17,7 @@ struct forward_options {
 	enum kv_kind kv;
 	enum act_kind act;
 	enum isa isa;
+	const char *device; /* "cpu" (or NULL), or "cuda" or "cuda:N" */
 	enum integrity integrity;
 	uint32_t threads;     /* 0: all cores */
 	uint32_t page_tokens; /* default 16 */
@@ -35,6 +36,11 @@ struct forward_needs {
 };
 
 struct forward; /* one thread at a time */
+
+/* The table and the GPU that a device's name stands for. -ERR_BAD_ARG for no such name,
+   -ERR_UNSUPPORTED or -ERR_OUT_OF_RANGE for one that is not here; then *reason says what was found
+   and what is needed, in one line. */
+int forward_device_find(const char *name, const struct ops **ops, uint32_t *gpu, char *reason);
 
 /* What it would take, from the file's directory alone; page_count may be 0. */
 int forward_needs(const struct model *model, const struct forward_options *options,

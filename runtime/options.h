@@ -17,6 +17,7 @@ struct options {
 	char model[OPTIONS_PATH_MAX], listen[OPTIONS_PATH_MAX], state[OPTIONS_PATH_MAX];
 	char cache[OPTIONS_PATH_MAX], config[OPTIONS_PATH_MAX], template_name[64];
 	bool check, json;
+	char device[16];
 	uint64_t kv, isa, act, integrity, log; /* values of their enums */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
 	uint64_t host_memory;    /* bytes of the host slab; 0: none */

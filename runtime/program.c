@@ -19,6 +19,7 @@ void program_flags(struct program_options *options, struct flag *flags)
 	/* The words stand in the order of the enums. */
 	const struct flag table[PROGRAM_FLAGS] = {
 		{"kv", FLAG_CHOICE, &options->kv, 0, 0, "fp8|int8|bf16|f32", "precision of K and V"},
+		{"device", FLAG_TEXT, &options->device, 0, 0, NULL, "cpu, cuda or cuda:N"},
 		{"isa", FLAG_CHOICE, &options->isa, 0, 0, "auto|scalar|avx2|avx512",
 		 "instruction set"},
 		{"act", FLAG_CHOICE, &options->act, 0, 0, "auto|f32|bf16|i8|i8-row",
@@ -55,6 +56,7 @@ void program_forward_options(const struct program_options *options, struct forwa
 	forward_options_default(out);
 	out->kv = (enum kv_kind)options->kv;
 	out->isa = (enum isa)options->isa;
+	out->device = options->device;
 	out->act = (enum act_kind)options->act;
 	out->threads = options->threads;
 	out->page_tokens = options->page_tokens;

@@ -32,10 +32,11 @@ int bench_rates(const char *name, const char *path, struct bench_rates *out);
 /* The common options, as flags store them. */
 struct program_options {
 	int kv, isa, act;
+	const char *device;
 	uint32_t threads, chunk, page_tokens;
 	bool help;
 };
-enum { PROGRAM_FLAGS = 7, PROGRAM_CHUNK_MAX = 4096 };
+enum { PROGRAM_FLAGS = 8, PROGRAM_CHUNK_MAX = 4096 };
 /* Sets the defaults and writes the table's first PROGRAM_FLAGS entries. */
 void program_flags(struct program_options *options, struct flag *flags);
 /* Reads the arguments: the model's path and what the flags say. -1: go on; else the exit code. */

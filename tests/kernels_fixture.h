@@ -53,6 +53,9 @@ struct fixture {
 	struct fixture_layer layer[FIXTURE_LAYERS];
 };
 
+/* Whose devices fixture_open opens; the CPU's, unless built otherwise. */
+extern const struct ops *(*fixture_table)(void);
+
 /* A plan with small sizes that tests then change. */
 struct device_plan fixture_plan(void);
 

@@ -200,27 +200,41 @@ static void faults_clear(struct device *d)
 		d->sampled[i] = (struct ops_sampled){.token = OPS_NONE};
 }
 
-int cpu_batch(struct device *d, const struct ops_batch *block)
+/* Where the arrays of a block lie. */
+static struct view view_of(const struct device_plan *plan, const uint8_t *block)
+{
+	const struct ops_batch *b = (const struct ops_batch *)(const void *)block;
+	struct view v = {.plan = plan, .base = block, .batch = b};
+	v.rows = (const struct ops_row *)(const void *)(block + b->row_at);
+	v.sequences = (const struct ops_sequence *)(const void *)(block + b->sequence_at);
+	if (b->page_count)
+		v.pages = (const struct ops_page *)(const void *)(block + b->page_at);
+	if (b->sample_count)
+		v.samples = (const struct ops_sample *)(const void *)(block + b->sample_at);
+	return v;
+}
+
+int batch_take(const struct device_plan *plan, const struct ops_batch *block, uint8_t *copy)
 {
 	uint32_t bytes;
 	memcpy(&bytes, &block->bytes, sizeof bytes);
-	if (bytes < sizeof *block || bytes > d->block_bytes)
+	if (bytes < sizeof *block || bytes > batch_bytes_max(plan))
 		return -ERR_OUT_OF_RANGE;
-	uint8_t *const copy = d->block[1];
 	memcpy(copy, block, bytes);
 	struct ops_batch *const b = (struct ops_batch *)(void *)copy;
 	b->bytes = bytes; /* whatever the block says now */
-	if (!header_valid(b, &d->plan))
+	if (!header_valid(b, plan))
 		return -ERR_OUT_OF_RANGE;
-	struct view v = {.plan = &d->plan, .base = copy, .batch = b};
-	v.rows = (const struct ops_row *)(const void *)(copy + b->row_at);
-	v.sequences = (const struct ops_sequence *)(const void *)(copy + b->sequence_at);
-	if (b->page_count)
-		v.pages = (const struct ops_page *)(const void *)(copy + b->page_at);
-	if (b->sample_count)
-		v.samples = (const struct ops_sample *)(const void *)(copy + b->sample_at);
-	if (!view_valid(&v))
-		return -ERR_OUT_OF_RANGE;
+	const struct view v = view_of(plan, copy);
+	return view_valid(&v) ? 0 : -ERR_OUT_OF_RANGE;
+}
+
+int cpu_batch(struct device *d, const struct ops_batch *block)
+{
+	uint8_t *const copy = d->block[1];
+	TRY(batch_take(&d->plan, block, copy));
+	const struct view v = view_of(&d->plan, copy);
+	const struct ops_batch *const b = v.batch;
 	d->block[1] = d->block[0];
 	d->block[0] = copy;
 	d->rows = v.rows;

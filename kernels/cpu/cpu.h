@@ -32,6 +32,7 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
+#include "kernels/shared.h"
 
 enum { PACK_ROWS = 16, ACT_BLOCK = 32 };
 
@@ -152,41 +153,5 @@ size_t leaf_scratch_floats(uint32_t rows, uint32_t heads, uint32_t head);
 void leaf_init_ref(struct leaf *leaf);
 void leaf_init_avx2(struct leaf *leaf);
 void leaf_init_avx512(struct leaf *leaf); /* F, BW, VL, DQ at least; VNNI if the CPU has it */
-
-/* Place of an element within the K or V block of one layer and KV head, in elements (times the
-   kind's element size). Tiles of 16 tokens, each 16*head elements; pairs along the contraction
-   axis: two values of one token for K, two tokens of one value for V. */
-static inline size_t page_k_at(uint32_t token, uint32_t value, uint32_t head)
-{
-	const uint32_t t = token % 16;
-	return (size_t)(token / 16) * 16 * head + (value / 4) * 64 + (t / 4) * 16 +
-	       ((value / 2) & 1) * 8 + (t % 4) * 2 + (value & 1);
-}
-
-static inline size_t page_v_at(uint32_t token, uint32_t value, uint32_t head)
-{
-	const uint32_t t = token % 16;
-	return (size_t)(token / 16) * 16 * head + (size_t)(t / 2) * 2 * head + (value / 32) * 64 +
-	       (value % 32) * 2 + (t & 1);
-}
-
-/* Values that share a scale byte, and scale bytes of one token's K (or V) in one KV head. */
-static inline uint32_t kv_group_values(uint32_t head)
-{
-	return head <= 96 ? head : 64;
-}
-
-static inline uint32_t kv_group_count(uint32_t head)
-{
-	return head <= 96 ? 1 : head / 64;
-}
-
-/* Of one layer and KV head the scales are: K's [group][page_tokens] bytes, then V's. FP8's scale
-   byte is e + 128 for the scale 2^e, the smallest with max|x| / 2^e <= 448, but not below -126
-   (e = 0 for an all-zero vector): from the bits b of max|x|, e = ((b + 0x1fffff) >> 23) - 135.
-   INT8's is 8*e' + m, its value (8 + m) / 8 * 2^(e' - 24) with e' 0 .. 31, m 0 .. 7, rounded up so
-   that nothing clips: from the bits b of the f32 quotient max|x| / 127,
-   ((b + 0xfffff) >> 20) - 824 held within 0 .. 255; and the bits of the scale are
-   (byte + 824) << 20. */
 
 #endif

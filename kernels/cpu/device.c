@@ -36,7 +36,7 @@ static int plan_head_valid(const struct device_plan *p)
 	       within(p->kv_heads, 1, p->heads) && p->heads % p->kv_heads == 0;
 }
 
-static int plan_valid(const struct device_plan *p)
+int plan_valid(const struct device_plan *p)
 {
 	if (!plan_head_valid(p) || !within(p->width, 1, WIDTH_MAX) ||
 	    !within(p->ff, 1, FF_MAX) || !within(p->vocab, 1, VOCAB_MAX) ||

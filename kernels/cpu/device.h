@@ -15,7 +15,7 @@
 enum {
 	TILE_ROWS = 16, /* rows of one sequence that attention takes together */
 	ROPE_SETS = 4, /* distinct rotary parameters kept for a batch */
-	HEAD_MAX = 512, /* values of a head */
+	HEAD_MAX = KV_HEAD_MAX,
 	PARTIAL_BYTES_MAX =
 		16 << 20 /* of stored partials; beyond it partitions are folded in turn */
 };
@@ -121,7 +121,6 @@ static inline int is_vector(const struct weight *w, uint32_t columns)
 	       w->columns == columns;
 }
 
-size_t batch_bytes_max(const struct device_plan *plan);
 int cpu_batch(struct device *d, const struct ops_batch *block);
 
 int cpu_tag_check(struct device *d);
@@ -152,29 +151,6 @@ int cpu_sample(struct device *d);
 static inline int row_sound(const struct device *d, uint32_t row)
 {
 	return d->faults[d->rows[row].sequence].page == OPS_NONE;
-}
-
-static inline uint32_t kv_value_bytes(enum kv_kind kv)
-{
-	return kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1;
-}
-
-/* Place of a layer and KV head's K block and scales within a page; V's block
-   follows K's. */
-struct page_place {
-	size_t block, block_bytes; /* K's block; V's is block_bytes on */
-	size_t scales;
-};
-
-static inline struct page_place page_place_of(const struct device_plan *p, uint32_t group,
-					      uint32_t layer, uint32_t kv_head)
-{
-	const size_t bytes = (size_t)p->head * p->page_tokens * kv_value_bytes(p->kv);
-	const size_t index = 2 * ((size_t)layer * p->kv_heads + kv_head);
-	const size_t blocks = 2 * (size_t)p->group[group].layers * p->kv_heads * bytes;
-	return (struct page_place){index * bytes, bytes,
-				   blocks + index * kv_group_count(p->head) *
-						    p->page_tokens};
 }
 
 #endif

@@ -1,6 +1,6 @@
 /*
  * exp in f32, plain C that a compiler can turn into vectors: the same bits for a value
- * wherever it stands in an array. Private to kernels/cpu/.
+ * wherever it stands in an array. Private to kernels/.
  */
 #ifndef HOLDFAST_KERNELS_CPU_MATH_H
 #define HOLDFAST_KERNELS_CPU_MATH_H
@@ -10,7 +10,7 @@
 /* Within 2 ulp for -87 <= x <= 88; below it gives 0, above it stays at exp(88); NaN gives
    0. x = n ln2 + r with |r| <= ln2 / 2, ln2 in two parts so that n ln2 is nearly exact; the
    Taylor polynomial of degree 7 is off by less than r^8 / 8! = 5e-9. */
-static inline float exp_f32(float x)
+FP8_INLINE float exp_f32(float x)
 {
 	const float low = x >= -87.0f ? 1.0f : 0.0f;
 	x = x >= -87.0f ? x : -87.0f;

@@ -115,15 +115,10 @@ static void block_digest(crypto_generichash_state *state, const struct device_pl
 	crypto_generichash_update(state, part, n);
 }
 
-int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
-		    uint64_t digest[2])
+void page_digest_make(const struct device_plan *p, uint32_t group, const uint8_t *base,
+		      uint32_t tokens, uint64_t digest[2])
 {
-	const struct device_plan *p = &d->plan;
-	TRY(pages_check(d, group, page, 1));
-	if (tokens > p->page_tokens)
-		return -ERR_OUT_OF_RANGE;
-	const uint8_t *const base = page_at(d, group, page);
-	const uint32_t layers = d->group[group].layers;
+	const uint32_t layers = p->group[group].layers;
 	crypto_generichash_state state;
 	crypto_generichash_init(&state, NULL, 0, 16);
 	for (uint32_t i = 0; i < layers * p->kv_heads; i++) {
@@ -140,5 +135,14 @@ int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t to
 				&state, base + first + (size_t)i * p->page_tokens, tokens);
 	}
 	crypto_generichash_final(&state, (uint8_t *)digest, 16);
+}
+
+int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
+		    uint64_t digest[2])
+{
+	TRY(pages_check(d, group, page, 1));
+	if (tokens > d->plan.page_tokens)
+		return -ERR_OUT_OF_RANGE;
+	page_digest_make(&d->plan, group, page_at(d, group, page), tokens, digest);
 	return 0;
 }

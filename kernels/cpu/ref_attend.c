@@ -41,11 +41,6 @@ size_t leaf_scratch_floats(uint32_t rows, uint32_t heads, uint32_t head)
 	       2 * (size_t)OPS_PARTITION * head + 4096;
 }
 
-static uint32_t kv_bytes(enum kv_kind kv)
-{
-	return kv == KV_F32 ? 4 : kv == KV_BF16 ? 2 : 1;
-}
-
 /* The values of one tile in the order of the page, without their scales. */
 static void tile_values(enum kv_kind kv, const uint8_t *from, uint32_t count,
 			float *restrict out)
@@ -75,19 +70,11 @@ static void tile_values(enum kv_kind kv, const uint8_t *from, uint32_t count,
 	}
 }
 
-static float scale_value(enum kv_kind kv, uint8_t byte)
-{
-	if (kv == KV_INT8)
-		return float_from_bits((byte + 824u) << 20);
-	/* 2^(byte - 128); a byte that no encoder writes gives 0. */
-	return byte < 2 ? 0.0f : float_from_bits((byte - 1u) << 23);
-}
-
 /* Scales of 16 tokens of one group; `scales` is that group's first byte. */
 static void tile_scales(enum kv_kind kv, const uint8_t *scales, uint32_t token, float *out)
 {
 	for (uint32_t t = 0; t < TILE; t++)
-		out[t] = scale_value(kv, scales[token + t]);
+		out[t] = kv_scale_value(kv, scales[token + t]);
 }
 
 /* K of one tile as [value][token], scaled. */
@@ -98,7 +85,7 @@ static void tile_k(const struct attend_job *j, uint32_t tile, float *raw,
 		       token = at % j->page_tokens;
 	const uint32_t head = j->head, values = kv_group_values(head);
 	const float *from = raw;
-	tile_values(j->kv, j->pages[page] + (size_t)token * head * kv_bytes(j->kv),
+	tile_values(j->kv, j->pages[page] + (size_t)token * head * kv_value_bytes(j->kv),
 		    TILE * head, raw);
 	for (uint32_t d = 0; d < head; d += 4)
 		for (uint32_t t = 0; t < TILE; t += 4)
@@ -127,7 +114,7 @@ static void tile_v(const struct attend_job *j, uint32_t tile, float *raw,
 	const uint32_t head = j->head, values = kv_group_values(head);
 	const float *from = raw;
 	tile_values(j->kv,
-		    j->pages[page] + j->v_offset + (size_t)token * head * kv_bytes(j->kv),
+		    j->pages[page] + j->v_offset + (size_t)token * head * kv_value_bytes(j->kv),
 		    TILE * head, raw);
 	for (uint32_t t = 0; t < TILE; t += 2)
 		for (uint32_t d = 0; d < head; d++, from += 2) {
@@ -269,29 +256,6 @@ static uint32_t bits_max(const float *x, uint32_t n)
 	return float_bits(largest);
 }
 
-/* The scale byte of one group of values (cpu.h). */
-static uint8_t scale_byte(enum kv_kind kv, const float *x, uint32_t n)
-{
-	const uint32_t bits = bits_max(x, n);
-	if (kv == KV_INT8) {
-		const uint32_t t = (float_bits(float_from_bits(bits) / 127.0f) + 0xfffff) >>
-				   20;
-		return (uint8_t)(clamp(t, 824, 824 + 255) - 824);
-	}
-	const int e = (int)((bits + 0x1fffff) >> 23) - 135;
-	return (uint8_t)((bits == 0 ? 0 : e < -126 ? -126 : e) + 128);
-}
-
-static uint8_t encode_8(enum kv_kind kv, float x, float scale, float inverse)
-{
-	if (kv == KV_FP8)
-		return fp8_encode(x * inverse);
-	float y = x / scale;
-	y = y >= -127.0f ? y : -127.0f;
-	y = y <= 127.0f ? y : 127.0f;
-	return (uint8_t)(int8_t)((y + 12582912.0f) - 12582912.0f);
-}
-
 static void encode(enum kv_kind kv, const float *x, uint32_t head, uint32_t token,
 		   uint32_t page_tokens, uint8_t *block, uint8_t *scales,
 		   size_t (*place)(uint32_t, uint32_t, uint32_t))
@@ -309,11 +273,11 @@ static void encode(enum kv_kind kv, const float *x, uint32_t head, uint32_t toke
 		return;
 	}
 	for (uint32_t g = 0; g * values < head; g++) {
-		const uint8_t byte = scale_byte(kv, x + g * values, values);
-		const float scale = scale_value(kv, byte), inverse = 1.0f / scale;
+		const uint8_t byte = kv_scale_byte(kv, bits_max(x + g * values, values));
+		const float scale = kv_scale_value(kv, byte), inverse = 1.0f / scale;
 		scales[g * page_tokens + token] = byte;
 		for (uint32_t d = g * values; d < (g + 1) * values; d++)
-			block[place(token, d, head)] = encode_8(kv, x[d], scale, inverse);
+			block[place(token, d, head)] = kv_encode_8(kv, x[d], scale, inverse);
 	}
 }
 

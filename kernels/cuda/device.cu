@@ -1,0 +1,605 @@
+/*
+ * The CUDA device: its life, its weights and buffers, pages, and the table that is the door.
+ *
+ * One piece of the GPU's memory and one of pinned memory hold all that a step needs; weights are
+ * taken one by one while a model is loaded. A step takes none, but for the graphs it captures.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/pack.h"
+#include "kernels/quant.h"
+
+enum { PIECE_ALIGN = 256 };
+
+int cuda_error(struct device *d, cudaError_t error)
+{
+	if (error == cudaErrorMemoryAllocation) {
+		cudaGetLastError(); /* it is not kept: the device is sound */
+		return -ERR_MEMORY;
+	}
+	if (d && !d->lost) {
+		d->lost = true;
+		fprintf(stderr, "cuda: %s\n", cudaGetErrorString(error));
+	}
+	return -ERR_INTERNAL;
+}
+
+/* ---- what a plan takes ---- */
+
+static size_t largest(size_t a, size_t b)
+{
+	return a > b ? a : b;
+}
+
+static bool plan_fits(const struct device_plan *p)
+{
+	return plan_valid(p) && p->head % 16 == 0;
+}
+
+static void sizes_set(struct device *d)
+{
+	const struct device_plan *p = &d->plan;
+	const size_t rows = p->rows_max, queries = (size_t)p->heads * p->head;
+	const size_t kv = (size_t)p->kv_heads * p->head;
+	const size_t partitions = (p->context + OPS_PARTITION - 1) / OPS_PARTITION;
+	d->buffer_floats[BUFFER_X] = rows * p->width;
+	d->buffer_floats[BUFFER_Q] = d->buffer_floats[BUFFER_A] = rows * queries;
+	d->buffer_floats[BUFFER_K] = d->buffer_floats[BUFFER_V] = rows * kv;
+	d->buffer_floats[BUFFER_F] = rows * p->ff;
+	d->buffer_floats[BUFFER_LOGITS] = (size_t)p->samples_max * p->vocab;
+	d->enter.stride = (uint32_t)((largest(largest(p->width, p->ff), queries) + 63) / 64 * 64);
+	d->block_bytes = step_block_bytes(p);
+	d->partial_floats = PARTIAL_BYTES_MAX / sizeof(float);
+	const size_t all = rows * p->heads * partitions * (p->head + 2);
+	d->partial_floats = all < d->partial_floats ? all : d->partial_floats;
+	d->call_max = 16;
+	for (uint32_t g = 0; g < p->group_count; g++) {
+		d->group[g].layers = p->group[g].layers;
+		d->group[g].page_count = p->group[g].page_count;
+		d->group[g].page_bytes =
+			ops_page_bytes(p->kv, p->group[g].layers, p->kv_heads, p->head, p->page_tokens);
+		d->page_room_bytes = largest(d->page_room_bytes, d->group[g].page_bytes);
+		d->call_max += 7 * p->group[g].layers;
+	}
+	d->page_room_bytes = largest(d->page_room_bytes, 1 << 16);
+}
+
+struct piece {
+	void *at; /* the address of a pointer of any kind */
+	size_t bytes;
+	bool pinned, slab;
+};
+enum { PIECES_MAX = BUFFER_COUNT + 2 * OPS_GROUP_MAX + 3 * ROPE_SETS + 24 };
+
+static uint32_t pieces_list(struct device *d, struct piece *list)
+{
+	const struct device_plan *p = &d->plan;
+	const size_t f = sizeof(float), rows = p->rows_max;
+	const size_t act = (largest(rows, p->samples_max) + ACT_PAD) * d->enter.stride;
+	const size_t faults = p->sequences_max * sizeof(struct ops_fault);
+	const size_t sampled = p->samples_max * sizeof(struct ops_sampled);
+	uint32_t n = 0;
+	const auto put = [&](void *at, size_t bytes, bool pinned, bool slab) {
+		list[n++] = piece{at, (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN, pinned, slab};
+	};
+	for (int i = 0; i < BUFFER_COUNT; i++)
+		put(&d->buffer[i], d->buffer_floats[i] * f, false, false);
+	put(&d->up, rows * p->ff * f, false, false);
+	put(&d->product, rows * p->width * f, false, false);
+	put(&d->enter.x, act * f, false, false);
+	put(&d->enter.q, act, false, false);
+	put(&d->enter.d, act / 32 * f, false, false);
+	put(&d->enter.s, act / 32 * f, false, false);
+	put(&d->partials, d->partial_floats * f, false, false);
+	put(&d->sample_work, (size_t)p->samples_max * 3 * p->vocab * f, false, false);
+	put(&d->faults, faults, false, false);
+	put(&d->sampled, sampled, false, false);
+	put(&d->block, d->block_bytes, false, false);
+	for (int i = 0; i < ROPE_SETS; i++) {
+		put(&d->rope[i].frequency, KV_HEAD_MAX / 2 * sizeof(double), false, false);
+		put(&d->rope[i].turns, rows * p->head * f, false, false);
+		put(&d->rope[i].host, KV_HEAD_MAX / 2 * sizeof(double), true, false);
+	}
+	put(&d->staging[0], d->block_bytes, true, false);
+	put(&d->staging[1], d->block_bytes, true, false);
+	put(&d->host_faults, faults, true, false);
+	put(&d->faults_none, faults, true, false);
+	put(&d->host_sampled, sampled, true, false);
+	put(&d->sampled_none, sampled, true, false);
+	put(&d->page_room, d->page_room_bytes, true, false);
+	for (uint32_t g = 0; g < p->group_count; g++) {
+		put(&d->group[g].pages, d->group[g].page_bytes * d->group[g].page_count, false, true);
+		put(&d->group[g].tags, (size_t)8 * d->group[g].page_count, false, true);
+	}
+	CHECK(n <= PIECES_MAX);
+	return n;
+}
+
+static size_t pieces_sum(const struct piece *list, uint32_t n, bool pinned)
+{
+	size_t sum = 0;
+	for (uint32_t i = 0; i < n; i++)
+		sum += list[i].pinned == pinned ? list[i].bytes : 0;
+	return sum;
+}
+
+static struct device *device_sized(const struct device_plan *plan)
+{
+	struct device *d = static_cast<struct device *>(calloc(1, sizeof *d));
+	if (!d)
+		return NULL;
+	d->plan = *plan;
+	sizes_set(d);
+	return d;
+}
+
+static int cuda_device_needs(const struct device_plan *plan, struct device_needs *out)
+{
+	struct piece list[PIECES_MAX];
+	if (!plan_fits(plan))
+		return -ERR_OUT_OF_RANGE;
+	struct device *d = device_sized(plan);
+	if (!d)
+		return -ERR_MEMORY;
+	const uint32_t n = pieces_list(d, list);
+	out->slab_bytes = out->workspace_bytes = 0;
+	for (uint32_t i = 0; i < n; i++)
+		*(list[i].slab ? &out->slab_bytes : &out->workspace_bytes) += list[i].bytes;
+	free(d);
+	return 0;
+}
+
+/* ---- life ---- */
+
+static void weight_drop(struct weight *w)
+{
+	*w->link = w->next;
+	if (w->next)
+		w->next->link = w->link;
+	cudaFree(w->memory);
+	free(w->host);
+	free(w);
+}
+
+static void cuda_device_close(struct device **device)
+{
+	struct device *d = *device;
+	if (!d)
+		return;
+	if (!d->lost && d->step)
+		cudaStreamSynchronize(d->step);
+	d->call_count = 0;
+	while (d->weights)
+		weight_drop(d->weights);
+	graphs_drop(d);
+	if (d->stepped)
+		cudaEventDestroy(d->stepped);
+	if (d->copied)
+		cudaEventDestroy(d->copied);
+	if (d->step)
+		cudaStreamDestroy(d->step);
+	if (d->copy)
+		cudaStreamDestroy(d->copy);
+	cudaFree(d->slab);
+	cudaFreeHost(d->host);
+	free(d->calls);
+	free(d);
+	*device = NULL;
+}
+
+static int memory_make(struct device *d)
+{
+	struct piece list[PIECES_MAX];
+	const uint32_t n = pieces_list(d, list);
+	const size_t host_bytes = pieces_sum(list, n, true), bytes = pieces_sum(list, n, false);
+	CUDA_TRY(d, cudaMalloc(reinterpret_cast<void **>(&d->slab), bytes));
+	CUDA_TRY(d, cudaMallocHost(reinterpret_cast<void **>(&d->host), host_bytes));
+	d->calls = static_cast<struct call *>(calloc(d->call_max, sizeof *d->calls));
+	if (!d->calls)
+		return -ERR_MEMORY;
+	memset(d->host, 0, host_bytes);
+	uint8_t *at[2] = {d->slab, d->host};
+	for (uint32_t i = 0; i < n; i++) {
+		memcpy(list[i].at, &at[list[i].pinned], sizeof(void *));
+		at[list[i].pinned] += list[i].bytes;
+	}
+	/* All of it: pages and tags begin as zeros, as on the CPU. */
+	CUDA_TRY(d, cudaMemsetAsync(d->slab, 0, bytes, d->step));
+	CUDA_TRY(d, cudaStreamSynchronize(d->step));
+	for (uint32_t i = 0; i < d->plan.sequences_max; i++)
+		d->faults_none[i].page = OPS_NONE;
+	for (uint32_t i = 0; i < d->plan.samples_max; i++)
+		d->sampled_none[i].token = OPS_NONE;
+	return 0;
+}
+
+static int device_begin(struct device *d)
+{
+	struct cudaDeviceProp is;
+	const struct device_plan *p = &d->plan;
+	CUDA_TRY(d, cudaSetDevice((int)p->gpu));
+	CUDA_TRY(d, cudaGetDeviceProperties(&is, (int)p->gpu));
+	snprintf(d->name, sizeof d->name, "sm_%d%d", is.major, is.minor);
+	d->shared_most = (uint32_t)is.sharedMemPerBlockOptin;
+	const cudaError_t error =
+		attend_prepare(p->kv, p->head, p->heads / p->kv_heads, d->shared_most);
+	if (error == cudaErrorInvalidValue)
+		return -ERR_UNSUPPORTED;
+	CUDA_TRY(d, error);
+	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->step, cudaStreamNonBlocking));
+	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->copy, cudaStreamNonBlocking));
+	CUDA_TRY(d, cudaEventCreateWithFlags(&d->stepped, cudaEventDisableTiming));
+	CUDA_TRY(d, cudaEventCreateWithFlags(&d->copied, cudaEventDisableTiming));
+	return memory_make(d);
+}
+
+static int cuda_device_open(const struct device_plan *plan, struct device **out)
+{
+	char reason[200];
+	if (!plan_fits(plan))
+		return -ERR_OUT_OF_RANGE;
+	if (plan->ranks > 1)
+		return -ERR_UNSUPPORTED;
+	TRY(ops_cuda_find(plan->gpu, reason, sizeof reason));
+	struct device *d = device_sized(plan);
+	if (!d)
+		return -ERR_MEMORY;
+	d->act = plan->act == ACT_AUTO ? ACT_I8_BLOCK : plan->act;
+	d->graphs_off = getenv("HOLDFAST_CUDA_GRAPHS") && strcmp(getenv("HOLDFAST_CUDA_GRAPHS"), "off") == 0;
+	const int code = device_begin(d);
+	if (code != 0) {
+		cuda_device_close(&d);
+		return code;
+	}
+	*out = d;
+	return 0;
+}
+
+static const char *cuda_device_isa(const struct device *d)
+{
+	return d->name;
+}
+
+static enum act_kind cuda_device_act(const struct device *d)
+{
+	return d->act;
+}
+
+/* Of the host: one submits, none computes. */
+static uint32_t cuda_device_threads(const struct device *d)
+{
+	(void)d;
+	return 1;
+}
+
+/* ---- weights ---- */
+
+static int weight_check(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns, const void *data)
+{
+	const uint32_t elements = weight_type_elements(type);
+	if (elements == 0 || form_of(type) == FORM_COUNT || (use == WEIGHT_VECTOR && elements != 1))
+		return -ERR_UNSUPPORTED;
+	if (rows == 0 || columns == 0 || columns % elements != 0 || rows > 1u << 28 || columns > 1u << 28 ||
+	    (use == WEIGHT_VECTOR && rows != 1))
+		return -ERR_OUT_OF_RANGE;
+	return quant_check(type, static_cast<const uint8_t *>(data), (size_t)rows * columns);
+}
+
+static void cuda_weight_free(struct device *d, struct weight **weight)
+{
+	struct weight *w = *weight;
+	if (!w)
+		return;
+	/* What was written down may name it; a graph may, and a set of turns. */
+	step_settle(d);
+	graphs_drop(d);
+	for (struct rope_set &r : d->rope) /* its frequencies are on the GPU: settled above */
+		if (r.factors == w)
+			r.dims = 0;
+	weight_drop(w);
+	*weight = NULL;
+}
+
+static uint64_t cuda_weight_needs(const struct device_plan *plan, uint32_t type, enum weight_use use,
+				  uint32_t rows, uint32_t columns)
+{
+	size_t supers_at;
+	(void)plan;
+	if (weight_type_elements(type) == 0)
+		return 0;
+	return use == WEIGHT_VECTOR ? (uint64_t)rows * columns * 4
+				    : form_bytes(form_of(type), rows, columns, &supers_at);
+}
+
+static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use, uint32_t rows,
+			    uint32_t columns, const void *data, struct weight **out)
+{
+	if (d->lost)
+		return -ERR_INTERNAL;
+	TRY(weight_check(type, use, rows, columns, data));
+	size_t supers_at = 0;
+	const bool vector = use == WEIGHT_VECTOR;
+	const size_t bytes = cuda_weight_needs(&d->plan, type, use, rows, columns);
+	if (!vector)
+		form_bytes(form_of(type), rows, columns, &supers_at);
+	struct weight *w = static_cast<struct weight *>(calloc(1, sizeof *w));
+	uint8_t *packed = static_cast<uint8_t *>(calloc(1, bytes));
+	if (!w || !packed) {
+		free(w);
+		free(packed);
+		return -ERR_MEMORY;
+	}
+	if (vector)
+		quant_decode(type, static_cast<const uint8_t *>(data), columns, reinterpret_cast<float *>(packed));
+	else
+		form_pack(type, rows, columns, data, packed);
+	w->type = type;
+	w->use = use;
+	w->bytes = bytes;
+	cudaError_t error = cudaMalloc(&w->memory, bytes);
+	if (error == cudaSuccess)
+		error = cudaMemcpy(w->memory, packed, bytes, cudaMemcpyHostToDevice);
+	w->m.data = static_cast<uint8_t *>(w->memory);
+	w->m.supers = w->m.data + supers_at;
+	w->m.rows = rows;
+	w->m.columns = columns;
+	w->m.form = vector ? (uint32_t)FORM_F32 : (uint32_t)form_of(type);
+	w->host = reinterpret_cast<float *>(packed);
+	if (vector)
+		w->vector = static_cast<float *>(w->memory);
+	else
+		free(packed);
+	if (!vector)
+		w->host = NULL;
+	if (error != cudaSuccess) {
+		cudaFree(w->memory);
+		free(w->host);
+		free(w);
+		return cuda_error(d, error);
+	}
+	w->next = d->weights;
+	w->link = &d->weights;
+	if (w->next)
+		w->next->link = &w->next;
+	d->weights = w;
+	*out = w;
+	return 0;
+}
+
+static uint64_t cuda_weight_bytes(const struct weight *w)
+{
+	return w->bytes;
+}
+
+/* Read back and decoded on the host: the same function as the kernels'. */
+static int cuda_weight_rows(struct device *d, const struct weight *w, uint32_t row_first, uint32_t row_count,
+			    float *out)
+{
+	if (row_first > w->m.rows || row_count > w->m.rows - row_first)
+		return -ERR_OUT_OF_RANGE;
+	TRY(step_settle(d));
+	uint8_t *packed = static_cast<uint8_t *>(malloc(w->bytes));
+	if (!packed)
+		return -ERR_MEMORY;
+	const cudaError_t error = cudaMemcpy(packed, w->memory, w->bytes, cudaMemcpyDeviceToHost);
+	struct matrix m = w->m;
+	m.supers = packed + (m.supers - m.data);
+	m.data = packed;
+	for (uint32_t i = 0; error == cudaSuccess && i < row_count; i++)
+		for (uint32_t k = 0; k < m.columns; k++)
+			out[(size_t)i * m.columns + k] = matrix_value(&m, row_first + i, k);
+	free(packed);
+	CUDA_TRY(d, error);
+	return 0;
+}
+
+/* ---- buffers ---- */
+
+static int buffer_check(const struct device *d, enum ops_buffer buffer, size_t offset, size_t count)
+{
+	if ((unsigned)buffer >= BUFFER_COUNT || offset > d->buffer_floats[buffer] ||
+	    count > d->buffer_floats[buffer] - offset)
+		return -ERR_OUT_OF_RANGE;
+	return 0;
+}
+
+static int cuda_buffer_write(struct device *d, enum ops_buffer buffer, size_t offset, size_t count,
+			     const float *from)
+{
+	TRY(buffer_check(d, buffer, offset, count));
+	TRY(step_settle(d));
+	CUDA_TRY(d, cudaMemcpy(d->buffer[buffer] + offset, from, count * sizeof *from, cudaMemcpyHostToDevice));
+	return 0;
+}
+
+static int cuda_buffer_read(struct device *d, enum ops_buffer buffer, size_t offset, size_t count, float *to)
+{
+	TRY(buffer_check(d, buffer, offset, count));
+	TRY(step_settle(d));
+	CUDA_TRY(d, cudaMemcpy(to, d->buffer[buffer] + offset, count * sizeof *to, cudaMemcpyDeviceToHost));
+	return 0;
+}
+
+/* ---- pages ---- */
+
+/* Every operation on pages: after the step, on the stream for copies. */
+static int pages_begin(struct device *d, uint32_t group, uint32_t first, uint32_t count)
+{
+	if (group >= d->plan.group_count || first > d->group[group].page_count ||
+	    count > d->group[group].page_count - first)
+		return -ERR_OUT_OF_RANGE;
+	TRY(step_flush(d));
+	CUDA_TRY(d, cudaEventRecord(d->stepped, d->step));
+	CUDA_TRY(d, cudaStreamWaitEvent(d->copy, d->stepped, 0));
+	return 0;
+}
+
+static int pages_end(struct device *d)
+{
+	CUDA_TRY(d, cudaStreamSynchronize(d->copy));
+	return 0;
+}
+
+/* For what need not be waited for: the next step comes after it. */
+static int pages_order(struct device *d)
+{
+	CUDA_TRY(d, cudaEventRecord(d->copied, d->copy));
+	CUDA_TRY(d, cudaStreamWaitEvent(d->step, d->copied, 0));
+	return 0;
+}
+
+static uint8_t *page_at(const struct device *d, uint32_t group, uint32_t page)
+{
+	return d->group[group].pages + d->group[group].page_bytes * page;
+}
+
+static int cuda_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
+			      uint64_t tag_first)
+{
+	TRY(pages_begin(d, group, page_first, page_count));
+	uint64_t *const room = reinterpret_cast<uint64_t *>(d->page_room);
+	const uint32_t most = (uint32_t)(d->page_room_bytes / sizeof *room);
+	for (uint32_t done = 0; done < page_count;) {
+		const uint32_t n = page_count - done < most ? page_count - done : most;
+		for (uint32_t i = 0; i < n; i++)
+			room[i] = tag_first + done + i;
+		CUDA_TRY(d, cudaMemcpyAsync(d->group[group].tags + page_first + done, room, n * sizeof *room,
+					    cudaMemcpyHostToDevice, d->copy));
+		TRY(pages_end(d));
+		done += n;
+	}
+	return 0;
+}
+
+static int cuda_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag)
+{
+	TRY(pages_begin(d, group, page, 1));
+	CUDA_TRY(d, cudaMemcpyAsync(d->page_room, d->group[group].tags + page, sizeof *tag,
+				    cudaMemcpyDeviceToHost, d->copy));
+	TRY(pages_end(d));
+	memcpy(tag, d->page_room, sizeof *tag);
+	return 0;
+}
+
+static int cuda_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count)
+{
+	TRY(pages_begin(d, group, page_first, page_count));
+	CUDA_TRY(d, cudaMemsetAsync(page_at(d, group, page_first), 0, d->group[group].page_bytes * page_count,
+				    d->copy));
+	return pages_order(d);
+}
+
+static int cuda_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to)
+{
+	TRY(pages_begin(d, group, from, 1));
+	TRY(pages_begin(d, group, to, 1));
+	if (from != to)
+		CUDA_TRY(d, cudaMemcpyAsync(page_at(d, group, to), page_at(d, group, from),
+					    d->group[group].page_bytes, cudaMemcpyDeviceToDevice, d->copy));
+	return pages_order(d);
+}
+
+static int page_fetch(struct device *d, uint32_t group, uint32_t page)
+{
+	TRY(pages_begin(d, group, page, 1));
+	CUDA_TRY(d, cudaMemcpyAsync(d->page_room, page_at(d, group, page), d->group[group].page_bytes,
+				    cudaMemcpyDeviceToHost, d->copy));
+	return pages_end(d);
+}
+
+static int cuda_page_read(struct device *d, uint32_t group, uint32_t page, void *to)
+{
+	TRY(page_fetch(d, group, page));
+	memcpy(to, d->page_room, d->group[group].page_bytes);
+	return 0;
+}
+
+static int cuda_page_write(struct device *d, uint32_t group, uint32_t page, const void *from)
+{
+	TRY(pages_begin(d, group, page, 1));
+	memcpy(d->page_room, from, d->group[group].page_bytes);
+	CUDA_TRY(d, cudaMemcpyAsync(page_at(d, group, page), d->page_room, d->group[group].page_bytes,
+				    cudaMemcpyHostToDevice, d->copy));
+	return pages_end(d);
+}
+
+/* On the host: a digest is BLAKE2b over bytes in order, and must be the CPU's. */
+static int cuda_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
+			    uint64_t digest[2])
+{
+	if (tokens > d->plan.page_tokens)
+		return -ERR_OUT_OF_RANGE;
+	TRY(page_fetch(d, group, page));
+	page_digest_make(&d->plan, group, d->page_room, tokens, digest);
+	return 0;
+}
+
+/* ---- collectives: one rank has the sum, the whole and the first copy already ---- */
+
+static int cuda_collective(struct device *d, enum ops_buffer buffer)
+{
+	return buffer_check(d, buffer, 0, 0);
+}
+
+static int cuda_broadcast(struct device *d, enum ops_buffer buffer, uint32_t rank)
+{
+	return rank >= d->plan.ranks ? -ERR_OUT_OF_RANGE : buffer_check(d, buffer, 0, 0);
+}
+
+static int cuda_barrier(struct device *d)
+{
+	return d->lost ? -ERR_INTERNAL : 0;
+}
+
+static struct ops table_make()
+{
+	struct ops t;
+	t.name = "cuda";
+	t.device_needs = cuda_device_needs;
+	t.device_open = cuda_device_open;
+	t.device_close = cuda_device_close;
+	t.device_isa = cuda_device_isa;
+	t.device_act = cuda_device_act;
+	t.device_threads = cuda_device_threads;
+	t.weight_make = cuda_weight_make;
+	t.weight_free = cuda_weight_free;
+	t.weight_bytes = cuda_weight_bytes;
+	t.weight_needs = cuda_weight_needs;
+	t.weight_rows = cuda_weight_rows;
+	t.buffer_write = cuda_buffer_write;
+	t.buffer_read = cuda_buffer_read;
+	t.batch = cuda_batch;
+	t.tag_check = cuda_tag_check;
+	t.tag_skip = cuda_tag_skip;
+	t.embed = cuda_embed;
+	t.qkv = cuda_qkv;
+	t.rope_write = cuda_rope_write;
+	t.attend = cuda_attend;
+	t.output = cuda_output;
+	t.gate_up = cuda_gate_up;
+	t.down = cuda_down;
+	t.head = cuda_head;
+	t.sample = cuda_sample;
+	t.wait = cuda_wait;
+	t.page_tags_set = cuda_page_tags_set;
+	t.page_tag = cuda_page_tag;
+	t.page_clear = cuda_page_clear;
+	t.page_copy = cuda_page_copy;
+	t.page_read = cuda_page_read;
+	t.page_write = cuda_page_write;
+	t.page_digest = cuda_page_digest;
+	t.all_reduce = cuda_collective;
+	t.all_gather = cuda_collective;
+	t.broadcast = cuda_broadcast;
+	t.barrier = cuda_barrier;
+	return t;
+}
+
+const struct ops *ops_cuda(void)
+{
+	static const struct ops table = table_make();
+	return &table;
+}

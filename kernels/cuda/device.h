@@ -1,0 +1,157 @@
+/*
+ * The CUDA device's own state, and what its files share: device.cu (life, weights, buffers, pages,
+ * the table), step.cu (the step's operations, the graphs, the one wait). Private to kernels/cuda/.
+ *
+ * Operations are written down when they are called and launched together, at `wait` or at whatever
+ * else needs their result: as a captured graph when the step is small enough for one. All memory of
+ * the step is one piece of the device's, cut up when the device is opened.
+ */
+#ifndef HOLDFAST_KERNELS_CUDA_DEVICE_H
+#define HOLDFAST_KERNELS_CUDA_DEVICE_H
+
+#include "kernels/cuda/cuda.h"
+
+enum {
+	ROPE_SETS = 4,     /* distinct rotary parameters kept for a batch */
+	GRAPHS_MAX = 64,   /* kept; a step beyond them runs without one */
+	GRAPH_ROWS_MAX = 128,
+	PARTIAL_BYTES_MAX = 64 << 20,
+	GROUP_HEADS_MAX = 32, /* query heads that share a KV head, on tensor cores */
+	TILE_HEAD_MAX = 256   /* values of a head, for units of several rows */
+};
+
+struct weight {
+	struct matrix m;
+	uint32_t type, use;
+	size_t bytes;
+	void *memory;      /* on the device */
+	float *vector;     /* there too: a vector's floats; NULL for a matrix */
+	float *host;       /* a vector's floats on the host */
+	struct weight *next, **link; /* in the device's list, with which it is freed */
+};
+
+struct rope_set {
+	float base, scale;
+	uint32_t dims;
+	const struct weight *factors;
+	double *host;      /* KV_HEAD_MAX / 2, pinned */
+	double *frequency; /* on the device */
+	float *turns;
+	bool used;         /* by the batch: its turns are made, or will be */
+};
+
+struct group {
+	uint32_t layers, page_count;
+	uint64_t page_bytes;
+	uint8_t *pages;
+	uint64_t *tags;
+};
+
+enum call_kind {
+	CALL_TAGS, CALL_EMBED, CALL_QKV, CALL_TURNS, CALL_ROPE, CALL_ATTEND, CALL_OUTPUT, CALL_GATE_UP,
+	CALL_DOWN, CALL_HEAD, CALL_SAMPLE
+};
+
+/* One operation of the step, checked. All of it is compared when a graph is looked for, so it has no
+   byte that is not set. */
+struct call {
+	uint32_t kind, rope;
+	const struct weight *first, *second; /* embedding; or the head's norm and matrix */
+	float x, y;                          /* scale; or epsilon and softcap */
+	struct ops_layer layer;
+};
+
+/* What makes a captured graph the right one. */
+struct graph_key {
+	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions, calls;
+	uint64_t hash;
+};
+struct graph {
+	struct graph_key key;
+	cudaGraphExec_t exec;
+};
+
+struct device {
+	struct device_plan plan;
+	char name[32]; /* "sm_90" */
+	enum act_kind act;
+	uint32_t shared_most;
+	bool lost; /* the context is; every operation is refused */
+	bool graphs_off;
+
+	cudaStream_t step, copy;
+	cudaEvent_t stepped, copied;
+	uint8_t *slab;    /* on the device: all that follows */
+	uint8_t *host;    /* pinned: all that follows */
+
+	float *buffer[BUFFER_COUNT];
+	size_t buffer_floats[BUFFER_COUNT];
+	float *up, *product;
+	struct act_rows enter;
+	float *partials;
+	size_t partial_floats;
+	float *sample_work;
+	struct ops_fault *faults;
+	struct ops_sampled *sampled;
+	uint8_t *block;   /* STEP_BYTES, the batch's block, the units */
+	size_t block_bytes;
+	struct group group[OPS_GROUP_MAX];
+	struct rope_set rope[ROPE_SETS];
+
+	/* Pinned. Two rooms for blocks: one is checked while the other is current. */
+	uint8_t *staging[2];
+	struct ops_fault *host_faults, *faults_none;
+	struct ops_sampled *host_sampled, *sampled_none;
+	uint8_t *page_room;
+	size_t page_room_bytes;
+
+	/* The current batch. */
+	uint32_t units[UNIT_KINDS], partitions; /* most of a unit, windows aside */
+	bool copied_down;  /* sampled and faults are on the host */
+	bool fresh;        /* no operation was launched since the batch came */
+	struct weight *weights;
+	struct call *calls;
+	uint32_t call_count, call_max;
+	struct graph graphs[GRAPHS_MAX];
+	uint32_t graph_count;
+};
+
+/* A CUDA error: our code. The device is lost, except for memory. */
+int cuda_error(struct device *d, cudaError_t error);
+#define CUDA_TRY(d, call) \
+	do { \
+		const cudaError_t error_ = (call); \
+		if (error_ != cudaSuccess) \
+			return cuda_error((d), error_); \
+	} while (0)
+
+/* Launches what was written down. */
+int step_flush(struct device *d);
+/* And waits for it. */
+int step_settle(struct device *d);
+size_t step_block_bytes(const struct device_plan *plan);
+void graphs_drop(struct device *d);
+
+static inline const struct step *step_now(const struct device *d)
+{
+	return reinterpret_cast<const struct step *>(d->staging[0]);
+}
+
+extern "C" {
+int cuda_batch(struct device *d, const struct ops_batch *block);
+int cuda_tag_check(struct device *d);
+int cuda_tag_skip(struct device *d);
+int cuda_embed(struct device *d, const struct weight *embedding, float scale);
+int cuda_qkv(struct device *d, const struct ops_layer *layer);
+int cuda_rope_write(struct device *d, const struct ops_layer *layer);
+int cuda_attend(struct device *d, const struct ops_layer *layer);
+int cuda_output(struct device *d, const struct ops_layer *layer);
+int cuda_gate_up(struct device *d, const struct ops_layer *layer);
+int cuda_down(struct device *d, const struct ops_layer *layer);
+int cuda_head(struct device *d, const struct weight *norm, float epsilon, const struct weight *head,
+	      float softcap);
+int cuda_sample(struct device *d);
+int cuda_wait(struct device *d, struct ops_sampled *sampled, struct ops_fault *faults);
+}
+
+#endif

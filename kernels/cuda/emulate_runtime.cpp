@@ -1,0 +1,365 @@
+/*
+ * The stand-in's streams: queues of closures that run when something waits for them.
+ */
+#include "kernels/cuda/emulate_runtime.h"
+
+#include <stdlib.h>
+
+#include <deque>
+#include <map>
+#include <string>
+#include <vector>
+
+struct emulate_event {
+	emulate_stream *stream; /* where it was last recorded */
+	unsigned long records, done; /* how often it was, and how many of them have come */
+};
+
+struct emulate_action {
+	std::function<void()> run;
+	emulate_event *waits;   /* not NULL: runs when that has come */
+	unsigned long records;
+};
+
+struct emulate_stream {
+	std::deque<emulate_action> queue;
+	emulate_graph *capture;
+};
+
+struct emulate_graph {
+	std::vector<std::function<void()>> nodes;
+};
+
+namespace {
+
+emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30};
+emulate_counts counts;
+std::map<void *, size_t> taken;
+size_t taken_bytes;
+long calls_left = -1;
+bool lost;
+cudaError_t last;
+
+/* Every function begins with it. */
+cudaError_t enter()
+{
+	if (calls_left >= 0 && calls_left-- == 0)
+		lost = true;
+	if (lost || emulate_faulted())
+		return cudaErrorLaunchFailure;
+	return cudaSuccess;
+}
+
+cudaError_t keep(cudaError_t error)
+{
+	if (error != cudaSuccess)
+		last = error;
+	return error;
+}
+
+#define ENTER() \
+	do { \
+		const cudaError_t entered = enter(); \
+		if (entered != cudaSuccess) \
+			return keep(entered); \
+	} while (0)
+
+/* Runs what is queued, or only until an event has come: no more than must have happened. */
+void stream_drain(emulate_stream *s, const emulate_event *until, unsigned long records)
+{
+	while (!s->queue.empty() && !emulate_faulted() && !(until && until->done >= records)) {
+		const emulate_action a = s->queue.front();
+		s->queue.pop_front();
+		if (a.waits && a.waits->done < a.records && a.waits->stream != s)
+			stream_drain(a.waits->stream, a.waits, a.records);
+		if (a.run)
+			a.run();
+	}
+}
+
+void put(emulate_stream *s, std::function<void()> run)
+{
+	if (s->capture)
+		s->capture->nodes.push_back(std::move(run));
+	else
+		s->queue.push_back(emulate_action{std::move(run), NULL, 0});
+}
+
+} // namespace
+
+const char *cudaGetErrorString(cudaError_t error)
+{
+	switch (error) {
+	case cudaSuccess: return "no error";
+	case cudaErrorInvalidValue: return "invalid argument";
+	case cudaErrorMemoryAllocation: return "out of memory";
+	case cudaErrorInsufficientDriver: return "the driver is too old";
+	case cudaErrorNoDevice: return "no device";
+	case cudaErrorInvalidDevice: return "no such device";
+	case cudaErrorLaunchFailure: return "launch failure";
+	}
+	return "unknown";
+}
+
+cudaError_t cudaGetLastError()
+{
+	const cudaError_t error = lost || emulate_faulted() ? cudaErrorLaunchFailure : last;
+	last = cudaSuccess;
+	return error;
+}
+
+cudaError_t cudaDriverGetVersion(int *version)
+{
+	*version = machine.driver;
+	return cudaSuccess;
+}
+
+cudaError_t cudaRuntimeGetVersion(int *version)
+{
+	*version = 13000;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGetDeviceCount(int *count)
+{
+	ENTER();
+	*count = 0;
+	if (machine.driver < 13000)
+		return keep(cudaErrorInsufficientDriver);
+	if (machine.devices == 0)
+		return keep(cudaErrorNoDevice);
+	*count = machine.devices;
+	return cudaSuccess;
+}
+
+cudaError_t cudaSetDevice(int device)
+{
+	ENTER();
+	return device >= 0 && device < machine.devices ? cudaSuccess : keep(cudaErrorInvalidDevice);
+}
+
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
+{
+	ENTER();
+	if (device < 0 || device >= machine.devices)
+		return keep(cudaErrorInvalidDevice);
+	*out = cudaDeviceProp{"emulated", machine.memory_bytes, 227 << 10, machine.major,
+			      machine.minor, 4};
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total)
+{
+	ENTER();
+	*free_bytes = machine.memory_bytes - taken_bytes;
+	*total = machine.memory_bytes;
+	return cudaSuccess;
+}
+
+cudaError_t cudaMalloc(void **out, size_t bytes)
+{
+	ENTER();
+	counts.allocations++;
+	if (bytes > machine.memory_bytes - taken_bytes)
+		return keep(cudaErrorMemoryAllocation);
+	void *p = NULL;
+	if (posix_memalign(&p, 256, bytes ? bytes : 1) != 0)
+		return keep(cudaErrorMemoryAllocation);
+	memset(p, 0xff, bytes); /* a GPU's is not zeroed either */
+	taken[p] = bytes;
+	taken_bytes += bytes;
+	*out = p;
+	return cudaSuccess;
+}
+
+cudaError_t cudaFree(void *memory)
+{
+	const auto at = taken.find(memory);
+	if (at != taken.end()) {
+		taken_bytes -= at->second;
+		taken.erase(at);
+		free(memory);
+	}
+	return cudaSuccess;
+}
+
+cudaError_t cudaMallocHost(void **out, size_t bytes)
+{
+	ENTER();
+	counts.allocations++;
+	*out = malloc(bytes ? bytes : 1);
+	return *out ? cudaSuccess : keep(cudaErrorMemoryAllocation);
+}
+
+cudaError_t cudaFreeHost(void *memory)
+{
+	free(memory);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind)
+{
+	ENTER();
+	memcpy(to, from, bytes);
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+			    cudaStream_t stream)
+{
+	ENTER();
+	put(stream, [to, from, bytes] { memmove(to, from, bytes); });
+	return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream)
+{
+	ENTER();
+	put(stream, [to, value, bytes] { memset(to, value, bytes); });
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
+{
+	ENTER();
+	*out = new emulate_stream{{}, NULL};
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamDestroy(cudaStream_t stream)
+{
+	delete stream->capture;
+	delete stream;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamSynchronize(cudaStream_t stream)
+{
+	ENTER();
+	if (stream->capture)
+		return keep(cudaErrorInvalidValue);
+	counts.waits++;
+	stream_drain(stream, NULL, 0);
+	return keep(enter());
+}
+
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
+{
+	ENTER();
+	if (stream->capture)
+		return keep(cudaErrorInvalidValue);
+	if (event->done < event->records)
+		stream->queue.push_back(emulate_action{{}, event, event->records});
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode)
+{
+	ENTER();
+	counts.captures++;
+	stream->capture = new emulate_graph;
+	return cudaSuccess;
+}
+
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out)
+{
+	emulate_graph *const graph = stream->capture;
+	stream->capture = NULL;
+	const cudaError_t error = enter();
+	*out = error == cudaSuccess ? graph : NULL;
+	if (error != cudaSuccess)
+		delete graph;
+	return keep(error);
+}
+
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned)
+{
+	ENTER();
+	*out = new emulate_event{NULL, 0, 0};
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventDestroy(cudaEvent_t event)
+{
+	delete event;
+	return cudaSuccess;
+}
+
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
+{
+	ENTER();
+	if (stream->capture)
+		return keep(cudaErrorInvalidValue);
+	const unsigned long record = ++event->records;
+	event->stream = stream;
+	stream->queue.push_back(emulate_action{[event, record] {
+						       event->done = record;
+					       },
+					       NULL, 0});
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
+{
+	ENTER();
+	*out = new emulate_graph(*graph);
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphDestroy(cudaGraph_t graph)
+{
+	delete graph;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
+{
+	delete exec;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
+{
+	ENTER();
+	counts.graph_launches++;
+	put(stream, [exec] {
+		for (const std::function<void()> &node : exec->nodes)
+			if (!emulate_faulted())
+				node();
+	});
+	return cudaSuccess;
+}
+
+void emulate_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+		    cudaStream_t stream, std::function<void()> body)
+{
+	if (keep(enter()) != cudaSuccess)
+		return;
+	counts.launches++;
+	const std::string kept = name;
+	put(stream, [=] { emulate_run(kept.c_str(), grid, block, shared_bytes, body); });
+}
+
+void emulate_runtime_machine(const emulate_machine *is)
+{
+	machine = *is;
+}
+
+void emulate_runtime_lose(long calls)
+{
+	calls_left = calls;
+	lost = false;
+	last = cudaSuccess;
+}
+
+emulate_counts emulate_runtime_counts()
+{
+	const emulate_counts now = counts;
+	counts = emulate_counts{};
+	return now;
+}
+
+size_t emulate_runtime_taken()
+{
+	return taken_bytes;
+}

@@ -1,0 +1,96 @@
+/*
+ * A small stand-in for the CUDA runtime, for the host side of this folder under emulation: the same
+ * names and meanings, in the few functions that it uses. What is asynchronous on a GPU is put off
+ * here until something waits for it, so a missing wait shows: a copy reads its source when it runs,
+ * not when it is asked for, and the blocking copy waits for nothing.
+ *
+ * Faults can be planted: emulate_runtime_*. One thread of the process at a time.
+ */
+#ifndef HOLDFAST_KERNELS_CUDA_EMULATE_RUNTIME_H
+#define HOLDFAST_KERNELS_CUDA_EMULATE_RUNTIME_H
+
+#include "kernels/cuda/emulate.h"
+
+enum cudaError_t {
+	cudaSuccess = 0,
+	cudaErrorInvalidValue = 1,
+	cudaErrorMemoryAllocation = 2,
+	cudaErrorInsufficientDriver = 35,
+	cudaErrorNoDevice = 100,
+	cudaErrorInvalidDevice = 101,
+	cudaErrorLaunchFailure = 719
+};
+enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
+enum { cudaStreamNonBlocking = 1, cudaEventDisableTiming = 2 };
+enum cudaStreamCaptureMode { cudaStreamCaptureModeThreadLocal = 1 };
+enum cudaFuncAttribute { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 };
+
+struct emulate_stream;
+struct emulate_event;
+struct emulate_graph;
+typedef emulate_stream *cudaStream_t;
+typedef emulate_event *cudaEvent_t;
+typedef emulate_graph *cudaGraph_t;
+typedef emulate_graph *cudaGraphExec_t;
+
+struct cudaDeviceProp {
+	char name[256];
+	size_t totalGlobalMem, sharedMemPerBlockOptin;
+	int major, minor, multiProcessorCount;
+};
+
+const char *cudaGetErrorString(cudaError_t error);
+cudaError_t cudaGetLastError();
+cudaError_t cudaDriverGetVersion(int *version);
+cudaError_t cudaRuntimeGetVersion(int *version);
+cudaError_t cudaGetDeviceCount(int *count);
+cudaError_t cudaSetDevice(int device);
+cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device);
+cudaError_t cudaMemGetInfo(size_t *free_bytes, size_t *total);
+cudaError_t cudaMalloc(void **out, size_t bytes);
+cudaError_t cudaFree(void *memory);
+cudaError_t cudaMallocHost(void **out, size_t bytes);
+cudaError_t cudaFreeHost(void *memory);
+cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
+			    cudaStream_t stream);
+cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stream);
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
+cudaError_t cudaStreamDestroy(cudaStream_t stream);
+cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
+cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
+cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
+cudaError_t cudaEventDestroy(cudaEvent_t event);
+cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphDestroy(cudaGraph_t graph);
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
+template <class F> cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute, int)
+{
+	return cudaSuccess;
+}
+
+void emulate_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
+		    cudaStream_t stream, std::function<void()> body);
+
+/* What the machine is said to have. */
+struct emulate_machine {
+	int devices, driver, major, minor;
+	size_t memory_bytes;
+};
+void emulate_runtime_machine(const emulate_machine *machine);
+/* The call after `calls` more fails, and from then on every one, as after a lost context. Negative:
+   none does; a lost context is forgotten. */
+void emulate_runtime_lose(long calls);
+/* What was done since it was last asked. */
+struct emulate_counts {
+	unsigned allocations, waits, launches, graph_launches, captures;
+};
+emulate_counts emulate_runtime_counts();
+/* Device bytes that are taken now. */
+size_t emulate_runtime_taken();
+
+#endif

@@ -1,0 +1,336 @@
+/*
+ * What was written down, launched: each operation's kernels with the grids of the step's bucket, as a
+ * graph where one serves; and the one wait.
+ */
+#include <string.h>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/pack.h"
+
+/* A bucket: counts rounded up, so that few graphs serve all steps. */
+struct bucket {
+	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions;
+};
+
+static uint32_t rounded(uint32_t x, uint32_t most)
+{
+	uint32_t power = 1;
+	while (power < x)
+		power *= 2;
+	return x == 0 ? 0 : power < most ? power : most;
+}
+
+static struct bucket bucket_of(const struct device *d)
+{
+	const struct device_plan *p = &d->plan;
+	const struct step *s = step_now(d);
+	struct bucket b;
+	b.rows = rounded(s->row_count, p->rows_max);
+	b.samples = rounded(s->sample_count, p->samples_max);
+	b.sequences = rounded(s->sequence_count, p->sequences_max);
+	for (uint32_t kind = 0; kind < UNIT_KINDS; kind++)
+		b.units[kind] = rounded(d->units[kind], p->rows_max);
+	b.partitions = rounded(d->partitions, (p->context + OPS_PARTITION - 1) / OPS_PARTITION);
+	return b;
+}
+
+/* The precision in which a matrix's activations enter. A block has 32 columns; what is not made of
+   blocks takes them as they are. */
+static enum act_kind act_of(const struct device *d, const struct matrix *m)
+{
+	if (d->act != ACT_I8_BLOCK)
+		return d->act;
+	return m->columns % 32 != 0 ? ACT_F32 : ACT_I8_BLOCK;
+}
+
+struct run {
+	struct device *d;
+	const struct bucket *b;
+	const struct ops_layer *l;
+};
+
+static void rows_enter(const struct run *r, const float *x, uint32_t columns, const struct weight *norm,
+		       float epsilon, enum act_kind kind, uint32_t floats, uint32_t picked)
+{
+	struct device *d = r->d;
+	const struct enter_args a = {d->block, x, columns, picked, norm ? norm->vector : NULL, epsilon, NULL, 0,
+				     (uint32_t)kind, floats, d->enter};
+	enter_launch(&a, picked ? r->b->samples : r->b->rows, d->step);
+}
+
+static struct product product_of(const struct weight *w, const struct weight *bias, float *out)
+{
+	const struct product p = {w->m, bias ? bias->vector : NULL, out, NULL, w->m.rows, 0};
+	return p;
+}
+
+/* The products of one entry: those of one form together, each form by a launch of its own. Where two
+   forms take activations in different precision, both are made in turn. */
+static void products_run(const struct run *r, struct product *list, uint32_t count, const float *x,
+			 uint32_t columns, const struct weight *norm, float epsilon, uint32_t sampled)
+{
+	struct device *d = r->d;
+	int entered = -1;
+	for (uint32_t done = 0; done < count;) {
+		const enum act_kind kind = act_of(d, &list[done].w);
+		struct matmul_args a;
+		memset(&a, 0, sizeof a);
+		a.step = d->block;
+		a.act = d->enter;
+		a.sampled = sampled;
+		while (done < count && a.product_count < PRODUCTS_MAX &&
+		       (a.product_count == 0 || (list[done].w.form == a.product[0].w.form &&
+						 act_of(d, &list[done].w) == kind)))
+			a.product[a.product_count++] = list[done++];
+		const uint32_t floats = kind == ACT_I8_BLOCK && form_is_float((int)a.product[0].w.form);
+		if (entered != (int)(2 * kind + floats))
+			rows_enter(r, x, columns, norm, epsilon, kind, floats, sampled);
+		entered = (int)(2 * kind + floats);
+		matmul_launch(&a, kind, sampled ? r->b->samples : r->b->rows, d->step);
+	}
+}
+
+static void qkv_run(const struct run *r)
+{
+	struct device *d = r->d;
+	struct product list[3] = {product_of(r->l->q, r->l->q_bias, d->buffer[BUFFER_Q]),
+				  product_of(r->l->k, r->l->k_bias, d->buffer[BUFFER_K]),
+				  product_of(r->l->v, r->l->v_bias, d->buffer[BUFFER_V])};
+	products_run(r, list, 3, d->buffer[BUFFER_X], d->plan.width, r->l->attn_norm, r->l->epsilon, 0);
+}
+
+static void turns_run(const struct run *r, const struct rope_set *set)
+{
+	const struct turns_args a = {r->d->block, set->frequency, set->dims, set->turns};
+	if (set->dims)
+		turns_launch(&a, r->b->rows, r->d->step);
+}
+
+static void rope_run(const struct run *r, const struct rope_set *set)
+{
+	struct device *d = r->d;
+	const struct device_plan *p = &d->plan;
+	const struct ops_layer *l = r->l;
+	const struct page_place at = page_place_of(p, l->group, l->layer, 0);
+	const struct rope_args a = {
+		d->block, d->buffer[BUFFER_Q], d->buffer[BUFFER_K], d->buffer[BUFFER_V], set->turns,
+		l->q_norm ? l->q_norm->vector : NULL, l->k_norm ? l->k_norm->vector : NULL,
+		l->smooth ? l->smooth->vector : NULL, d->faults, d->group[l->group].pages,
+		d->group[l->group].page_bytes, at.block, at.block_bytes, at.scales, l->epsilon, p->heads,
+		p->kv_heads, p->head, l->rope_dims, (uint32_t)l->rope, (uint32_t)p->kv, p->page_tokens, l->group};
+	rope_launch(&a, r->b->rows, d->step);
+}
+
+static void attend_run(const struct run *r)
+{
+	struct device *d = r->d;
+	const struct device_plan *p = &d->plan;
+	const struct ops_layer *l = r->l;
+	const struct page_place at = page_place_of(p, l->group, l->layer, 0);
+	for (uint32_t kind = 0; kind < UNIT_KINDS; kind++) {
+		const struct grid_of grid = {r->b->rows, r->b->units[kind], r->b->partitions};
+		if (grid.units == 0)
+			continue;
+		const size_t floats = (size_t)grid.units * p->kv_heads * grid.partitions *
+				      attend_vectors(kind, p->heads / p->kv_heads) * (p->head + 2);
+		/* Side by side where there is room for the partials; else one after the other. */
+		const bool stored = grid.partitions > 1 && floats <= d->partial_floats;
+		const struct attend_args a = {
+			d->block, d->buffer[BUFFER_Q], d->buffer[BUFFER_A], stored ? d->partials : NULL,
+			grid.partitions, l->smooth ? l->smooth->vector : NULL, d->faults,
+			d->group[l->group].pages, d->group[l->group].page_bytes, at.block, at.block_bytes,
+			at.scales, l->attention_scale, l->attention_softcap, p->heads, p->kv_heads, p->head,
+			p->page_tokens, l->group, l->window, (uint32_t)p->kv, kind};
+		attend_launch(&a, p->kv, &grid, d->step);
+	}
+}
+
+/* X += [post norm](from times w). */
+static void project_back(const struct run *r, const float *from, uint32_t columns, const struct weight *w,
+			 const struct weight *norm)
+{
+	struct device *d = r->d;
+	struct product p = product_of(w, NULL, d->product);
+	p.residual = norm ? NULL : d->buffer[BUFFER_X];
+	products_run(r, &p, 1, from, columns, NULL, 0, 0);
+	if (!norm)
+		return;
+	const struct post_args a = {d->block, d->product, norm->vector, r->l->epsilon, d->plan.width,
+				    d->buffer[BUFFER_X]};
+	post_launch(&a, r->b->rows, d->step);
+}
+
+static void gate_run(const struct run *r)
+{
+	struct device *d = r->d;
+	struct product list[2] = {product_of(r->l->gate, NULL, d->buffer[BUFFER_F]),
+				  product_of(r->l->up, NULL, d->up)};
+	products_run(r, list, 2, d->buffer[BUFFER_X], d->plan.width, r->l->ffn_norm, r->l->epsilon, 0);
+	const struct enter_args a = {d->block, d->buffer[BUFFER_F], d->plan.ff, 0, NULL, 0, d->up,
+				     (uint32_t)r->l->gate_kind, ACT_AUTO, 0, d->enter};
+	enter_launch(&a, r->b->rows, d->step);
+}
+
+static void head_run(const struct run *r, const struct call *c)
+{
+	struct device *d = r->d;
+	struct product p = product_of(c->second, NULL, d->buffer[BUFFER_LOGITS]);
+	p.w.rows = p.stride = d->plan.vocab;
+	p.softcap = c->y;
+	products_run(r, &p, 1, d->buffer[BUFFER_X], d->plan.width, c->first, c->x, 1);
+}
+
+static void call_run(struct device *d, const struct bucket *b, const struct call *c)
+{
+	const struct run r = {d, b, &c->layer};
+	switch ((enum call_kind)c->kind) {
+	case CALL_TAGS: {
+		struct tags_args a;
+		a.step = d->block;
+		a.group_count = d->plan.group_count;
+		a.faults = d->faults;
+		for (uint32_t g = 0; g < OPS_GROUP_MAX; g++)
+			a.tags[g] = d->group[g].tags;
+		tags_launch(&a, b->sequences, d->step);
+		return;
+	}
+	case CALL_EMBED: {
+		const struct embed_args a = {d->block, c->first->m, c->x, d->buffer[BUFFER_X]};
+		embed_launch(&a, b->rows, d->step);
+		return;
+	}
+	case CALL_QKV: qkv_run(&r); return;
+	case CALL_TURNS: turns_run(&r, &d->rope[c->rope]); return;
+	case CALL_ROPE: rope_run(&r, &d->rope[c->rope]); return;
+	case CALL_ATTEND: attend_run(&r); return;
+	case CALL_OUTPUT:
+		project_back(&r, d->buffer[BUFFER_A], d->plan.heads * d->plan.head, c->layer.output,
+			     c->layer.post_attn_norm);
+		return;
+	case CALL_GATE_UP: gate_run(&r); return;
+	case CALL_DOWN:
+		project_back(&r, d->buffer[BUFFER_F], d->plan.ff, c->layer.down, c->layer.post_ffn_norm);
+		return;
+	case CALL_HEAD: head_run(&r, c); return;
+	case CALL_SAMPLE: {
+		const struct sample_args a = {d->block, d->buffer[BUFFER_LOGITS], d->faults, d->sample_work,
+					      d->sampled, d->plan.vocab};
+		sample_launch(&a, b->samples, d->step);
+		return;
+	}
+	}
+}
+
+/* FNV-1a, 64 bits. */
+static uint64_t bytes_hash(const void *from, size_t bytes)
+{
+	const uint8_t *p = static_cast<const uint8_t *>(from);
+	uint64_t hash = 0xcbf29ce484222325u;
+	for (size_t i = 0; i < bytes; i++)
+		hash = (hash ^ p[i]) * 0x100000001b3u;
+	return hash;
+}
+
+static void calls_run(struct device *d, const struct bucket *b)
+{
+	for (uint32_t i = 0; i < d->call_count; i++)
+		call_run(d, b, &d->calls[i]);
+}
+
+static int graph_make(struct device *d, const struct bucket *b, const struct graph_key *key)
+{
+	cudaGraph_t graph;
+	struct graph *const g = &d->graphs[d->graph_count];
+	CUDA_TRY(d, cudaStreamBeginCapture(d->step, cudaStreamCaptureModeThreadLocal));
+	calls_run(d, b);
+	CUDA_TRY(d, cudaStreamEndCapture(d->step, &graph));
+	const cudaError_t error = cudaGraphInstantiate(&g->exec, graph, 0);
+	cudaGraphDestroy(graph); /* what was instantiated stays */
+	CUDA_TRY(d, error);
+	g->key = *key;
+	d->graph_count++;
+	return 0;
+}
+
+void graphs_drop(struct device *d)
+{
+	for (uint32_t i = 0; i < d->graph_count; i++)
+		cudaGraphExecDestroy(d->graphs[i].exec);
+	d->graph_count = 0;
+}
+
+/* The graph of this program in this bucket, made if there is none. */
+static int graph_find(struct device *d, const struct bucket *b, struct graph **out)
+{
+	struct graph_key key;
+	memset(&key, 0, sizeof key);
+	key.rows = b->rows;
+	key.samples = b->samples;
+	key.sequences = b->sequences;
+	memcpy(key.units, b->units, sizeof key.units);
+	key.partitions = b->partitions;
+	key.calls = d->call_count;
+	key.hash = bytes_hash(d->calls, d->call_count * sizeof *d->calls);
+	*out = NULL;
+	for (uint32_t i = 0; i < d->graph_count; i++)
+		if (memcmp(&d->graphs[i].key, &key, sizeof key) == 0) {
+			*out = &d->graphs[i];
+			return 0;
+		}
+	if (d->graph_count == GRAPHS_MAX)
+		return 0;
+	TRY(graph_make(d, b, &key));
+	*out = &d->graphs[d->graph_count - 1];
+	return 0;
+}
+
+int step_flush(struct device *d)
+{
+	if (d->lost)
+		return -ERR_INTERNAL;
+	if (step_now(d)->row_count == 0) /* no batch yet: there is nothing to compute */
+		d->call_count = 0;
+	if (d->call_count == 0)
+		return 0;
+	const struct bucket b = bucket_of(d);
+	struct graph *graph = NULL;
+	if (d->fresh && !d->graphs_off && b.rows <= GRAPH_ROWS_MAX)
+		TRY(graph_find(d, &b, &graph));
+	d->fresh = false;
+	if (graph)
+		CUDA_TRY(d, cudaGraphLaunch(graph->exec, d->step));
+	else
+		calls_run(d, &b);
+	d->call_count = 0;
+	d->copied_down = false;
+	CUDA_TRY(d, cudaGetLastError());
+	return 0;
+}
+
+int step_settle(struct device *d)
+{
+	TRY(step_flush(d));
+	CUDA_TRY(d, cudaStreamSynchronize(d->step));
+	return 0;
+}
+
+int cuda_wait(struct device *d, struct ops_sampled *sampled, struct ops_fault *faults)
+{
+	const struct step *s = step_now(d);
+	TRY(step_flush(d));
+	if (!d->copied_down) {
+		CUDA_TRY(d, cudaMemcpyAsync(d->host_faults, d->faults, s->sequence_count * sizeof *faults,
+					    cudaMemcpyDeviceToHost, d->step));
+		if (s->sample_count)
+			CUDA_TRY(d, cudaMemcpyAsync(d->host_sampled, d->sampled,
+						    s->sample_count * sizeof *sampled, cudaMemcpyDeviceToHost,
+						    d->step));
+		CUDA_TRY(d, cudaStreamSynchronize(d->step));
+		d->copied_down = true;
+	}
+	if (sampled)
+		memcpy(sampled, d->host_sampled, s->sample_count * sizeof *sampled);
+	if (faults)
+		memcpy(faults, d->host_faults, s->sequence_count * sizeof *faults);
+	return 0;
+}

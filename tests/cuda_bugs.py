@@ -1,0 +1,184 @@
+#!/usr/bin/env python3
+"""Goal: the emulated suite catches bugs. Method: each planted bug below is put into a copy of the
+kernels, the emulated tests are built with it, and one of them must fail.
+
+cuda_bugs.py [--all | N ...]: without arguments the few that `check` runs. Needs a build folder with
+the tests built (BUILDDIR). Prints TAP.
+
+What cannot be caught by construction, and why:
+ - a missing __threadfence or volatile, a missing fence of the async proxy: fibers have no memory model;
+ - an `asm volatile` that loses its "memory" clobber, a wrong PTX mnemonic: the host compiles none;
+ - -fmad=true, -use_fast_math: flags of the other compiler;
+ - bank conflicts, uncoalesced loads, low occupancy: nothing here takes time;
+ - __launch_bounds__ that are too small: the emulation has no registers.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+
+SRC = os.environ.get("SRCDIR", os.path.join(os.path.dirname(__file__), ".."))
+BUILD = os.environ.get("BUILDDIR", ".")
+CXX = os.environ.get("CXX", "g++").split()
+K = "kernels/cuda/"
+
+# What, file, text, what it becomes, the test and which of its parts. The first few run in `check`.
+BUGS = [
+    ("barrier before the sums of a product are read, removed", "matmul.cu",
+     "acc[n][i];\n\t__syncthreads();", "acc[n][i];", "test_cuda", 4),
+    ("wait for an async copy left out", "attend_tile.cu", "copy_wait<1>();", "", "test_cuda", 3),
+    ("scale of K left out", "attend_row.cu", "sum[i][h] = fmaf(part[i][h], s, sum[i][h]);",
+     "sum[i][h] = part[i][h] + 0 * s + sum[i][h];", "test_cuda", 2),
+    ("stale tag taken for good", "rows.cu", "there && found != p[i].tag", "there && found > p[i].tag",
+     "test_cuda", 8),
+    ("wrong lane of the fragment of B", "matmul.cu", "(token + g) * a.act.stride + r * 64 +\n\t\t\t\t\t\t\t   t * 16",
+     "(token + g) * a.act.stride + r * 64 +\n\t\t\t\t\t\t\t   (t ^ 1) * 16", "test_cuda", 5),
+    ("barrier after the scores removed", "attend_row.cu",
+     "tile_scores<KV, G>(&a, &r, t, from, to);\n\t\t__syncthreads();", "tile_scores<KV, G>(&a, &r, t, from, to);",
+     "test_cuda", 2),
+    ("barrier in a divergent branch", "attend_tile.cu", "if (threadIdx.x < TILES)\n\t\t\tr.tiles",
+     "if (threadIdx.x < 32)\n\t\t\t__syncthreads();\n\t\tif (threadIdx.x < TILES)\n\t\t\tr.tiles", "test_cuda", 3),
+    ("two chunks share one place", "attend_tile.cu", "uint8_t *const to = r->stage + chunk % 2 * r->stage_bytes;",
+     "uint8_t *const to = r->stage;", "test_cuda", 3),
+    ("wait too late by one chunk", "attend_tile.cu", "copy_wait<1>();", "copy_wait<2>();", "test_cuda", 3),
+    ("barrier after a chunk removed", "attend_tile.cu",
+     "\t\t__syncthreads(); /* the next copy but one goes where this chunk was */\n", "", "test_cuda", 3),
+    ("mask of the values off by one", "attend_tile.cu", "token + 1 >= low && token + 1 < high",
+     "token + 1 >= low && token < high", "test_cuda", 3),
+    ("unseen values not masked", "attend_tile.cu", "x[0] &= mask0;\n\t\tx[1] &= mask0;", "", "test_cuda", 3),
+    ("scale of V taken from K's line", "attend_tile.cu", "const uint32_t line = groups + (groups > 1 ? j : 0);",
+     "const uint32_t line = (groups > 1 ? j : 0);", "test_cuda", 3),
+    ("rows of K in the wrong order", "attend_tile.cu", "g / 2 * 16 + g % 2 * 4", "g / 2 * 16 + (1 - g % 2) * 4",
+     "test_cuda", 3),
+    ("a row sees the position after its own", "attend.h", "*to = position + 1 > base ? position + 1 - base : 0;",
+     "*to = position + 2 > base ? position + 2 - base : 0;", "test_cuda", 2),
+    ("window off by one", "attend.h", "position + 1 > a->window ? position + 1 - a->window : 0",
+     "position > a->window ? position - a->window : 0", "test_cuda", 2),
+    ("page index off by one", "attend.h", "(position - first) / a->page_tokens;",
+     "(position + 1 - first) / a->page_tokens;", "test_cuda", 2),
+    ("merge keeps the wrong maximum", "attend.h", "*to = most;", "", "test_cuda", 2),
+    ("merge in the wrong order of factors", "attend.h", "*add = exp_f32(m - most);", "*add = exp_f32(most - m);",
+     "test_cuda", 2),
+    ("weights of another lane's maximum", "attend.h", "largest = fmaxf(largest, warp_xor(largest, mask));",
+     "largest = warp_xor(largest, mask);", "test_cuda", 2),
+    ("a sequence at fault attends", "attend.h", "if (a->faults[u->sequence].page == (uint32_t)OPS_NONE)\n\t\treturn false;",
+     "return false;", "test_cuda", 8),
+    ("a sequence at fault writes pages", "rows.cu",
+     "if (is_q || a.faults[r.sequence].page != (uint32_t)OPS_NONE)", "if (is_q)", "test_cuda", 8),
+    ("K and V written to each other's place", "rows.cu", "base + a.block + (2 * h + is_v) * a.block_bytes",
+     "base + a.block + (2 * h + !is_v) * a.block_bytes", "test_cuda", 1),
+    ("smoothing left out of K", "rows.cu", "x[d] = x[d] / a.smooth[h * a.head + d];", "x[d] = x[d] / 1.0f;",
+     "test_cuda", 1),
+    ("sine and cosine swapped in one quarter", "rows.cu", "quarter == 1 || quarter == 2 ? -first : first",
+     "quarter == 1 ? -first : first", "test_cuda", 1),
+    ("norm's sum misses the last warp", "rows.cu", "for (int w = 1; w < ROW_WARPS; w++)\n\t\tsum += room[w];",
+     "for (int w = 1; w < ROW_WARPS - 1; w++)\n\t\tsum += room[w];", "test_cuda", 4),
+    ("barrier before the norm's room is read, removed", "rows.cu",
+     "room[threadIdx.x / WARP] = x;\n\t__syncthreads();\n\tfloat sum", "room[threadIdx.x / WARP] = x;\n\tfloat sum",
+     "test_cuda", 4),
+    ("the activation's sum is of one half", "rows.cu",
+     "int sum = v;\n\tfor (int mask = 16;", "int sum = v;\n\tfor (int mask = 8;", "test_cuda", 5),
+    ("gate of the wrong kind", "rows.cu", "if (kind == GATE_SILU)", "if (kind != GATE_SILU)", "test_cuda", 4),
+    ("fifth bit of the wrong half", "matmul.cu", "4 * block + 2 * high + half & 0x01010101u",
+     "4 * block + 2 * high + (half ^ 1) & 0x01010101u", "test_cuda", 5),
+    ("zero point not subtracted", "matmul.cu", "a[block][i] = bytes_centre<form_zero(F)>(x);", "a[block][i] = x;",
+     "test_cuda", 5),
+    ("minimum left out", "matmul.cu", "acc[i] = fmaf(m[i >> 1], s[i & 1], acc[i]);", ";", "test_cuda", 5),
+    ("scale of 256 of the wrong record", "matmul.cu", "super + (size_t)(r / 4) *", "super + (size_t)(r / 5) *",
+     "test_cuda", 5),
+    ("one warp's sum left out", "matmul.cu", "for (int w = 1; w < MATMUL_WARPS; w++)",
+     "for (int w = 1; w < MATMUL_WARPS - 1; w++)", "test_cuda", 5),
+    ("bias added twice", "matmul.cu", "sum += p->bias[row];", "sum += 2 * p->bias[row];", "test_cuda", 4),
+    ("residual left out", "matmul.cu", "p->residual[at] += sum;", ";", "test_cuda", 4),
+    ("equal logits: the higher id", "sample.cu", "<< 32 | (0xffffffffu - i);", "<< 32 | i;", "test_cuda_sample", 0),
+    ("cut one too many", "sample.cu", "if (n >= most || mass >= enough)\n\t\t\t\tbreak;",
+     "if (n > most || mass >= enough)\n\t\t\t\tbreak;", "test_cuda_sample", 0),
+    ("mask read from the wrong bit", "sample.cu", "mask[i / 32] >> (i % 32) & 1", "mask[i / 32] >> (31 - i % 32) & 1",
+     "test_cuda_sample", 0),
+    ("penalty forgets the count", "sample.cu", "(float)times * s->frequency", "s->frequency", "test_cuda_sample", 0),
+    ("the draw's seed is halved", "sample.cu", "k1 = (uint32_t)(seed >> 32);", "k1 = 0;", "test_cuda_sample", 0),
+    ("tokens are read before the wait", "launch.cu", "CUDA_TRY(d, cudaStreamSynchronize(d->step));\n\t\td->copied_down",
+     "d->copied_down", "test_cuda_device", 0),
+    ("a graph for another bucket", "launch.cu", "key.rows = b->rows;", "", "test_cuda", 6),
+    ("a lost context goes unseen", "device.cu", "d->lost = true;", "", "test_cuda_device", 0),
+]
+SHORT = 5
+
+
+def make_run(command):
+    return subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, timeout=600)
+
+
+def objects(test):
+    """The test's own objects and what the fixture needs, as the build made them."""
+    names = [test, "emulate_hooks", "kernels_fixture", "kernels_model"]
+    return [f"{BUILD}/tests/{test}-{n}.o" if os.path.exists(f"{BUILD}/tests/{test}-{n}.o")
+            else f"{BUILD}/tests/{n}.o" for n in names]
+
+
+def plant(work, bug):
+    what, file, old, new, _, _ = bug
+    shutil.copytree(f"{SRC}/kernels", f"{work}/kernels", dirs_exist_ok=True)
+    path = f"{work}/{K}{file}"
+    text = open(path, encoding="utf-8").read()
+    if old not in text:
+        return f"the text is not in {file}: {what}"
+    open(path, "w", encoding="utf-8").write(text.replace(old, new, 1))
+    return None
+
+
+def caught(work, bug):
+    _, file, _, _, test, part = bug
+    changed = ["attend_row.cu", "attend_tile.cu", "attend.cu"] if file == "attend.h" else [file]
+    made = []
+    for name in changed:
+        out = f"{work}/{name}.o"
+        done = make_run(CXX + ["-std=c++17", "-O1", "-w", "-ffp-contract=off", f"-I{work}", f"-I{SRC}", "-x", "c++",
+                               "-c", f"{work}/{K}{name}", "-o", out])
+        if done.returncode:
+            return None, "it does not compile: " + done.stdout.decode()[:500]
+        made.append(out)
+    libraries = [f"{BUILD}/{lib}" for lib in ("libcuda_emulated.a", "libkernels.a", "libkernels_avx512.a",
+                                              "libkernels_avx2.a", "libsched.a")]
+    rest = [o for n in sorted(os.listdir(f"{SRC}/{K}")) if n.endswith(".cu") and n not in changed
+            for o in [f"{BUILD}/{K}{n[:-3]}.o"]]
+    emulator = [f"{BUILD}/{K}libcuda_emulated_a-{n}.o" for n in ("emulate", "emulate_runtime", "pack")]
+    done = make_run(CXX + objects(test) + made + rest + emulator + libraries[1:] +
+                    ["-lsodium", "-lpthread", "-lm", "-o", f"{work}/test"])
+    if done.returncode:
+        return None, "it does not link: " + done.stdout.decode()[:500]
+    env = dict(os.environ)
+    env.pop("HOLDFAST_CUDA_ONLY", None)
+    if part:
+        env["HOLDFAST_CUDA_ONLY"] = str(part)
+    run = subprocess.run([f"{work}/test"], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False, env=env,
+                         timeout=600)
+    return run.returncode != 0, run.stdout.decode(errors="replace")[:300]
+
+
+def main():
+    arguments = sys.argv[1:]
+    chosen = list(range(len(BUGS))) if arguments == ["--all"] else [int(a) - 1 for a in arguments]
+    if not arguments:
+        chosen = list(range(SHORT))
+    print(f"1..{len(chosen)}")
+    if os.environ.get("HOLDFAST_SANITIZED") or not os.path.exists(f"{BUILD}/libcuda_emulated.a"):
+        for i, _ in enumerate(chosen):
+            print(f"ok {i + 1} - planted bug # SKIP only in the plain build")
+        return 0
+    bad = 0
+    for i, index in enumerate(chosen):
+        bug = BUGS[index]
+        with tempfile.TemporaryDirectory() as work:
+            reason = plant(work, bug)
+            found, words = (None, reason) if reason else caught(work, bug)
+        if not found:
+            bad += 1
+            print(f"# {index + 1}: {words}" if found is None else f"# {index + 1}: not caught")
+        print(f"{'ok' if found else 'not ok'} {i + 1} - caught: {bug[0]}", flush=True)
+    return bad != 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

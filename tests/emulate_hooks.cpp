@@ -1,0 +1,36 @@
+#include "tests/emulate_hooks.h"
+
+#include "kernels/cuda/gpu.h"
+
+void hook_seed(uint64_t seed)
+{
+	emulate_seed(seed);
+}
+
+const char *hook_fault(void)
+{
+	return emulate_fault();
+}
+
+void hook_lose(long calls)
+{
+	emulate_runtime_lose(calls);
+}
+
+struct hook_counts hook_counts(void)
+{
+	const emulate_counts c = emulate_runtime_counts();
+	struct hook_counts out = {c.allocations, c.waits, c.launches, c.graph_launches, c.captures};
+	return out;
+}
+
+void hook_machine(int devices, int driver, int major, size_t memory_bytes)
+{
+	const emulate_machine machine = {devices, driver, major, 0, memory_bytes};
+	emulate_runtime_machine(&machine);
+}
+
+size_t hook_taken(void)
+{
+	return emulate_runtime_taken();
+}

@@ -1,0 +1,119 @@
+#!/bin/sh
+# Goal: what nvcc makes of the kernels is what they were written for. Method: what ptxas said of each
+# kernel for sm_90: no spill and no stack frame in any, and registers that leave room for at least
+# one block; the PTX has the instructions that the hot loops are about. Then the program: a device that
+# is not here is refused in one line, and the CPU still works.
+# HOLDFAST_CUDA_TABLE=1 prints registers, shared memory and the blocks that an SM of sm_90 can hold.
+set -u
+LC_ALL=C
+export LC_ALL
+SRCDIR=${SRCDIR:-$(dirname "$0")/..}
+BUILDDIR=${BUILDDIR:-.}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+count=0
+failed=0
+
+tap() { # 0 or 1, what, the reasons
+	count=$((count + 1))
+	[ -z "$3" ] || printf '%s\n' "$3" | sed 's/^/# /'
+	if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; failed=1; fi
+}
+skip() {
+	count=$((count + 1))
+	echo "ok $count - $1 # SKIP $2"
+}
+
+nvcc=$(sed -n 's/^NVCC = //p' "$BUILDDIR/Makefile" 2>/dev/null)
+kernels='rows matmul attend_row attend_tile attend sample'
+
+# One line a kernel instance: name, registers, shared bytes, stack, spills.
+usage() {
+	awk '/Compiling entry function/ { split($0, q, "\047"); name = q[2] }
+		/bytes stack frame/ { stack = $1; spills = $5 + $9 }
+		/Used [0-9]+ registers/ {
+			shared = 0
+			for (i = 1; i <= NF; i++) {
+				if ($i == "Used") registers = $(i + 1)
+				if ($(i + 2) ~ /^smem/) shared = $i
+			}
+			print name, registers, shared, stack, spills
+		}' "$@"
+}
+
+if [ -z "$nvcc" ] || [ "$nvcc" = no ]; then
+	for what in 'no kernel spills' 'registers' 'vector loads, matrix products, async copies'; do
+		skip "$what" "this build has no nvcc"
+	done
+elif [ -n "${HOLDFAST_SANITIZED:-}" ]; then
+	for what in 'no kernel spills' 'registers' 'vector loads, matrix products, async copies'; do
+		skip "$what" "the same in the plain build"
+	done
+else
+	# What ptxas said when the build compiled them, for sm_90; the PTX is made anew.
+	for k in $kernels; do
+		awk '/Compiling entry function/ { on = /sm_90/ } on' "$BUILDDIR/kernels/cuda/$k.gpu.o.log" \
+			>"$work/$k.log"
+	done
+	usage "$work"/*.log >"$work/usage"
+	for k in matmul attend_row attend_tile; do
+		"$nvcc" -std=c++17 -O3 -fmad=false -arch=compute_90 -I"$SRCDIR" -ptx \
+			"$SRCDIR/kernels/cuda/$k.cu" -o "$work/$k.ptx" 2>"$work/err" || bad=$(cat "$work/err")
+	done
+	bad=$(awk '$4 != 0 || $5 != 0 { print $1 ": stack " $4 ", spilled " $5 }' "$work/usage")
+	[ -z "$bad" ] && [ "$(wc -l <"$work/usage")" -ge 70 ]
+	state=$?
+	tap $state "no kernel spills or has a stack frame ($(wc -l <"$work/usage") instances)" "$bad"
+	# A block's threads, by kernel, are in the names of nobody: the largest that each is launched with.
+	bad=$(awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope/ ? 128 : 256 }
+		$2 * threads > 65536 { print $1 ": " $2 " registers x " threads }' "$work/usage")
+	[ -z "$bad" ]
+	state=$?
+	tap $state "registers leave room for a block" "$bad"
+	[ -z "${HOLDFAST_CUDA_TABLE:-}" ] || awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope/ ? 128 : 256
+		r = int(($2 + 7) / 8) * 8 * threads; b = int(65536 / r); t = int(2048 / threads)
+		if (t < b) b = t
+		printf "# %-60s %4d regs %6d shared %3d blocks %5.0f %% of 64 warps\n", $1, $2, $3, b, b * threads / 2048 * 100
+	}' "$work/usage"
+	bad=
+	for want in 'matmul ld.global.*v4' 'matmul mma.sync.aligned.m16n8k32' 'matmul mma.sync.aligned.m16n8k16' \
+		'attend_tile mma.sync.aligned.m16n8k16.row.col.f32.bf16' 'attend_tile cp.async.cg' \
+		'attend_tile cp.async.wait_group' 'attend_row ld\..*v4'; do
+		k=${want%% *}
+		grep -q -- "${want#* }" "$work/$k.ptx" || bad="$bad$want is not in the PTX
+"
+	done
+	for k in matmul attend_row attend_tile; do
+		! grep -q '\.local' "$work/$k.ptx" || bad="$bad$k uses local memory
+"
+	done
+	[ -z "$bad" ]
+	state=$?
+	tap $state "vector loads, matrix products, async copies, no local memory" "$bad"
+fi
+
+# The program, on a machine that most likely has no GPU.
+daemon=$BUILDDIR/holdfastd
+if [ ! -x "$daemon" ] || [ ! -x "$BUILDDIR/tests/make_tiny" ]; then
+	skip "a device that is not here is refused" "the program is not built"
+else
+	"$BUILDDIR/tests/make_tiny" "$work/tiny.gguf" 1 >/dev/null 2>&1
+	start() {
+		XDG_STATE_HOME=$work XDG_CACHE_HOME=$work "$daemon" --model "$work/tiny.gguf" --device "$1" \
+			--log error --kv-memory 16M --listen "ipc://$work/s" --check
+	}
+	bad=
+	for device in cuda:1000 cudax cuda: cuda:-1 cuda:1x gpu; do
+		out=$(start "$device" 2>&1 >/dev/null)
+		if [ $? = 0 ] || [ "$(printf '%s\n' "$out" | wc -l)" != 1 ] || [ -z "$out" ]; then
+			bad="$bad--device $device: $out
+"
+		fi
+	done
+	start cpu >/dev/null 2>&1 || bad="$bad--device cpu does not work"
+	[ -z "$bad" ]
+	state=$?
+	tap $state "a device that is not here is refused in one line" "$bad"
+fi
+echo "1..$count"
+exit $failed

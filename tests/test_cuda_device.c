@@ -1,0 +1,215 @@
+/*
+ * Goal: the host side of the CUDA device keeps its promises. Method: the emulated runtime, which puts
+ * work off until it is waited for, counts calls, and can lose its context at any of them.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/emulate_hooks.h"
+#include "tests/kernels_fixture.h"
+#include "tests/tap.h"
+
+static uint32_t text[64];
+static const struct fixture_options options = {.matmul_type = TYPE_Q4_1, .embedding_type = TYPE_Q8_0};
+
+static struct device_plan plan_small(void)
+{
+	struct device_plan p = fixture_plan();
+	p.width = p.ff = p.vocab = 32;
+	p.heads = 2;
+	p.kv_heads = 1;
+	p.rows_max = 16;
+	p.samples_max = 16;
+	p.sequences_max = 4;
+	p.context = 512;
+	p.kv = KV_FP8;
+	return p;
+}
+
+static void open_small(struct fixture *f)
+{
+	const struct device_plan p = plan_small();
+	fixture_table = ops_cuda;
+	fixture_open(f, &p, &options, 5);
+}
+
+/* A step waits once, takes no memory, and replays a graph; without graphs the bits are the same. */
+static void one_wait(void)
+{
+	float graphs[32 * 8], none[32 * 8];
+	for (int off = 0; off < 2; off++) {
+		struct fixture f;
+		setenv("HOLDFAST_CUDA_GRAPHS", off ? "off" : "on", 1);
+		open_small(&f);
+		hook_counts();
+		for (uint32_t at = 0; at < 8; at++) {
+			const struct fixture_sequence s = {text, at, 1, 0, 0};
+			struct ops_batch *b = fixture_block(&f, &s, 1, 2);
+			struct ops_sampled sampled;
+			struct ops_fault fault;
+			EXPECT(f.ops->batch(f.device, b) == 0);
+			hook_counts();
+			EXPECT(fixture_step(&f) == 0);
+			EXPECT(f.ops->wait(f.device, &sampled, &fault) == 0);
+			EXPECT(f.ops->wait(f.device, &sampled, &fault) == 0); /* nothing new: no wait */
+			const struct hook_counts c = hook_counts();
+			EXPECT_EQ(c.waits, 1);
+			EXPECT_EQ(c.allocations, 0);
+			EXPECT_EQ(c.captures, off || at ? 0 : 1);
+			EXPECT_EQ(c.graph_launches, off ? 0 : 1);
+			EXPECT(sampled.token < 32 && fault.page == (uint32_t)OPS_NONE);
+			EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, (off ? none : graphs) + 32 * at) == 0);
+			free(b);
+		}
+		fixture_close(&f);
+	}
+	unsetenv("HOLDFAST_CUDA_GRAPHS");
+	EXPECT(memcmp(graphs, none, sizeof none) == 0);
+	EXPECT(hook_fault() == NULL);
+}
+
+/* A context that is lost at any call gives a code, never a token, and the rest can be closed. */
+static void lost_anywhere(void)
+{
+	const struct device_plan p = plan_small();
+	long at = 0;
+	int opened = 0, stepped = 0, whole = 0;
+	for (; !whole && at < 400; at += 1 + at / 20) {
+		struct device *d = NULL;
+		struct ops_sampled sampled = {.token = 7777};
+		hook_lose(at);
+		int code = ops_cuda()->device_open(&p, &d);
+		if (code == 0) {
+			struct fixture f = {.ops = ops_cuda(), .device = d, .plan = p, .options = options};
+			const struct fixture_sequence s = {text, 0, 2, 0, 0};
+			struct weight *w = NULL;
+			static uint8_t zero[32 * 32 * 4];
+			opened++;
+			code = f.ops->weight_make(d, TYPE_F32, WEIGHT_BOTH, 32, 32, zero, &w);
+			struct ops_batch *b = fixture_block(&f, &s, 1, 2);
+			code = code ? code : f.ops->page_tags_set(d, 0, 0, 8, 0);
+			code = code ? code : f.ops->batch(d, b);
+			code = code ? code : f.ops->tag_check(d);
+			code = code ? code : f.ops->embed(d, w, 1);
+			stepped += code == 0;
+			code = code ? code : f.ops->sample(d);
+			code = code ? code : f.ops->wait(d, &sampled, NULL);
+			whole = code == 0;
+			if (!whole) {
+				EXPECT_EQ(sampled.token, 7777);
+				EXPECT(f.ops->wait(d, &sampled, NULL) != 0); /* and it stays lost */
+				EXPECT(f.ops->batch(d, b) != 0);
+			}
+			free(b);
+			f.ops->device_close(&d);
+		} else {
+			EXPECT(d == NULL);
+		}
+		EXPECT(code <= 0 && (whole || code == -ERR_INTERNAL || code == -ERR_UNSUPPORTED));
+		hook_lose(-1);
+	}
+	EXPECT(whole && opened > 10 && stepped > 5);
+	EXPECT_EQ(hook_taken(), 0);
+}
+
+static void refusals(void)
+{
+	struct device_plan p = plan_small();
+	struct device *d = NULL;
+	char line[300];
+	hook_machine(1, 0, 9, 1 << 30);
+	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
+	EXPECT(strstr(line, "no CUDA driver") != NULL);
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
+	hook_machine(1, 11080, 9, 1 << 30);
+	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
+	EXPECT(strstr(line, "11.8") != NULL && strstr(line, "13.0") != NULL);
+	hook_machine(0, 13000, 9, 1 << 30);
+	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
+	EXPECT(strstr(line, "no CUDA device") != NULL);
+	hook_machine(2, 13000, 9, 1 << 30);
+	EXPECT_EQ(ops_cuda_find(1, line, sizeof line), 0);
+	EXPECT_EQ(ops_cuda_find(2, line, sizeof line), -ERR_OUT_OF_RANGE);
+	EXPECT(strstr(line, "no CUDA device 2") != NULL && strstr(line, "has 2") != NULL);
+	p.gpu = 2;
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_OUT_OF_RANGE);
+	p.gpu = 0;
+	hook_machine(1, 13000, 7, 1 << 30);
+	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
+	EXPECT(strstr(line, "7.0") != NULL && strstr(line, "8.0") != NULL);
+	hook_machine(1, 13000, 9, 4096);
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_MEMORY);
+	hook_machine(1, 13000, 9, 1 << 30);
+	EXPECT(strchr(line, '\n') == NULL && d == NULL);
+	p.ranks = 2;
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
+	p.ranks = 1;
+	p.head = 24;
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_OUT_OF_RANGE);
+	EXPECT_EQ(hook_taken(), 0);
+}
+
+/* The needs are what is taken. */
+static void needs(void)
+{
+	struct device_plan p = plan_small();
+	struct device_needs n;
+	struct device *d = NULL;
+	p.act = ACT_AUTO;
+	EXPECT(ops_cuda()->device_needs(&p, &n) == 0);
+	EXPECT(n.slab_bytes >= 64 * ops_page_bytes(p.kv, FIXTURE_LAYERS, 1, 64, 16));
+	EXPECT(ops_cuda()->device_open(&p, &d) == 0);
+	EXPECT(hook_taken() <= n.slab_bytes + n.workspace_bytes && hook_taken() > n.slab_bytes);
+	EXPECT(strcmp(ops_cuda()->device_isa(d), "sm_90") == 0);
+	EXPECT_EQ(ops_cuda()->device_act(d), ACT_I8_BLOCK);
+	EXPECT_EQ(ops_cuda()->wait(d, NULL, NULL), 0); /* no batch yet */
+	ops_cuda()->device_close(&d);
+	EXPECT_EQ(hook_taken(), 0);
+}
+
+/* A refused block leaves the one before; operations that make no sense are refused as on the CPU. */
+static void hostile(void)
+{
+	struct fixture f;
+	open_small(&f);
+	const struct fixture_sequence s = {text, 0, 3, 0, 0};
+	struct ops_batch *b = fixture_block(&f, &s, 1, 2);
+	float one[32], two[32];
+	EXPECT(f.ops->batch(f.device, b) == 0);
+	EXPECT(fixture_step(&f) == 0);
+	EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, one) == 0);
+	b->row_count = 1000;
+	EXPECT_EQ(f.ops->batch(f.device, b), -ERR_OUT_OF_RANGE);
+	EXPECT(fixture_step(&f) == 0);
+	EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, two) == 0);
+	EXPECT(memcmp(one, two, sizeof one) == 0);
+	struct ops_layer l = f.layer[0].ops;
+	l.layer = 2;
+	EXPECT_EQ(f.ops->attend(f.device, &l), -ERR_OUT_OF_RANGE);
+	EXPECT_EQ(f.ops->rope_write(f.device, &l), -ERR_OUT_OF_RANGE);
+	l = f.layer[0].ops;
+	l.q = l.down;
+	l.gate = NULL;
+	l.output = l.attn_norm;
+	EXPECT_EQ(f.ops->qkv(f.device, &l), -ERR_BAD_ARG);
+	EXPECT_EQ(f.ops->gate_up(f.device, &l), -ERR_BAD_ARG);
+	EXPECT_EQ(f.ops->output(f.device, &l), -ERR_BAD_ARG);
+	l.rope_dims = 65;
+	EXPECT_EQ(f.ops->rope_write(f.device, &l), -ERR_BAD_ARG);
+	EXPECT_EQ(f.ops->buffer_read(f.device, BUFFER_X, 0, 16 * 32 + 1, one), -ERR_OUT_OF_RANGE);
+	free(b);
+	fixture_close(&f);
+}
+
+int main(void)
+{
+	for (uint32_t i = 0; i < 64; i++)
+		text[i] = i * 7 % 32;
+	TAP_RUN(one_wait, "one wait and no allocation a step, graphs, and the same bits without them");
+	TAP_RUN(lost_anywhere, "a context lost at any call gives a code and no token");
+	TAP_RUN(refusals, "what is not there is refused in one line");
+	TAP_RUN(needs, "what is taken is what was said");
+	TAP_RUN(hostile, "what makes no sense is refused and changes nothing");
+	return tap_done();
+}
