@@ -384,6 +384,11 @@ int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *en
 	return simple(c, METHOD_SESSION_SHOW, s, end);
 }
 
+int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_EXPORT, s, end);
+}
+
 int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *end)
 {
 	return simple(c, METHOD_SESSION_ATTACH, s, end);

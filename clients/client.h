@@ -208,6 +208,8 @@ int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_
 	const char *tool, struct hf_end *end);
 int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place,
 	struct hf_end *end);
+/* The session as tokens (end->ids) and settings (end->json). */
+int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_list(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end);
 
 /* --- The rest. Results in end->json, ids and bytes. --- */
