@@ -13,13 +13,15 @@
  * giving it up later can have (an index of Gittins; with T fixed it would be a hit density, with
  * T towards 0 the hazard rate). The unit with the lowest worth goes first.
  *
- * Both terms come from what was seen. Pauses are told apart by class: after a tool call or not; by
- * the tool and the principal, if a hint names the tool; by the order of magnitude of the hint, if
- * it says when. Each class counts, for each age of a pause, the returns at that age and the time
- * that sessions spent at it; their quotient is the hazard rate. Sessions that never come back count
- * too: they age, and only add time. A class starts with a few returns spread evenly over the ages
- * (nothing is known: the older, the less likely soon, which is LRU); a tool's class leans on the
- * class of all tools until it has returns of its own.
+ * Both terms come from what was seen. Pauses are told apart by kind: after an answer, after a tool
+ * call, after another end. In each kind, by how much was sampled before it and how long the session's
+ * last such pause was (long answers and slow sessions pause longer); or by the tool and the principal,
+ * if a hint names the tool; or by the order of magnitude of the hint, if it says when. Each class
+ * counts, for each age of a pause, the returns at that age and the time that sessions spent at it;
+ * their quotient is the hazard rate. Sessions that never come back count too: they age, and only add
+ * time. A class starts with a few returns spread evenly over the ages (nothing is known: the older,
+ * the less likely soon, which is LRU); a smaller class leans on the class of its kind until it has
+ * returns of its own.
  *
  * Arithmetic is in double: additions, multiplications and quotients in one order, so it is the same
  * on every machine that has IEEE 754 and does not fuse.
@@ -94,15 +96,16 @@ void retain_init(struct sched *s)
 		class_open(class_at(s, i));
 	if (s->limits.policy != POLICY_COST)
 		return;
-	for (uint32_t i = 0; i < CLASS_FIXED; i++) {
+	for (uint32_t i = 0; i < CLASS_TRAIT; i++) {
 		struct pause_class *c = class_at(s, i);
+		c->cut[0] = c->cut[1] = AGE_COUNT;
 		for (uint32_t age = 0; age < AGE_COUNT; age++) {
 			class_expose(c, 0, age_begins_us(age), 1);
 			class_count_return(c, age, 1);
 		}
 		/* A hint is believed like eight returns around its time. */
-		for (uint32_t k = 1; i >= 2 && k <= 4; k++) {
-			uint64_t us = hint_us(i - 2) / 4 * k;
+		for (uint32_t k = 1; i >= CLASS_HINT && k <= 4; k++) {
+			uint64_t us = hint_us(i - CLASS_HINT) / 4 * k;
 			class_expose(c, 0, us, 2 * RETURN_ONE);
 			class_count_return(c, age_of(us), 2 * RETURN_ONE);
 		}
@@ -115,7 +118,7 @@ static uint32_t class_of_tool(struct sched *s, uint32_t principal, uint64_t tool
 	uint64_t name = (tool_key ^ ((uint64_t)principal + 1) * 0x9e3779b97f4a7c15u) * 0xff51afd7ed558ccdu;
 	name |= 1;
 	for (uint32_t probe = 0; probe < 8; probe++) {
-		uint32_t class = CLASS_FIXED + (uint32_t)((name >> 32) + probe) % TOOL_COUNT;
+		uint32_t class = CLASS_TOOL + (uint32_t)((name >> 32) + probe) % TOOL_COUNT;
 		struct pause_class *c = class_at(s, class);
 		if (c->name == 0)
 			c->name = name;
@@ -123,6 +126,21 @@ static uint32_t class_of_tool(struct sched *s, uint32_t principal, uint64_t tool
 			return class;
 	}
 	return PAUSE_TOOL;
+}
+
+/* What is seen of the turn before the pause: how much it sampled, and how long the last pause of the
+   kind was, beside the others of its kind. */
+static uint32_t class_of_traits(const struct sched *s, const struct session *x)
+{
+	const struct pause_class *kind = class_at(s, x->kind);
+	uint32_t size = 0, last = 0;
+	while (size + 1 < SIZE_COUNT && x->sampled >= 64u << (2 * size))
+		size++;
+	if (x->last_age[x->kind]) {
+		uint32_t age = x->last_age[x->kind] - 1;
+		last = 1 + (age >= kind->cut[0]) + (age >= kind->cut[1]);
+	}
+	return CLASS_TRAIT + (x->kind * SIZE_COUNT + size) * LAST_COUNT + last;
 }
 
 static uint32_t class_choose(struct sched *s, const struct session *x)
@@ -133,11 +151,19 @@ static uint32_t class_choose(struct sched *s, const struct session *x)
 		uint32_t hint = 0;
 		while (hint + 1 < HINT_COUNT && hint_us(hint) < x->returns_us)
 			hint++;
-		return 2 + hint;
+		return CLASS_HINT + hint;
 	}
 	if (x->pause == PAUSE_TOOL && x->tool_key)
 		return class_of_tool(s, x->principal, x->tool_key);
-	return x->pause;
+	return class_of_traits(s, x);
+}
+
+/* The class that a class leans on while it has seen little; itself if none. */
+static uint32_t class_parent(uint32_t class)
+{
+	if (class >= CLASS_TOOL)
+		return PAUSE_TOOL;
+	return class >= CLASS_TRAIT ? (class - CLASS_TRAIT) / (SIZE_COUNT * LAST_COUNT) : class;
 }
 
 /* The ages of which at least half of those that get there return within wait_us_max. */
@@ -162,9 +188,9 @@ static uint64_t expected_ages(const struct sched *s, const double *hits)
 static void class_value(struct sched *s, uint32_t class)
 {
 	struct pause_class *c = class_at(s, class);
-	const struct pause_class *base = class_at(s, PAUSE_TOOL);
+	const struct pause_class *base = class_at(s, class_parent(class));
 	double hits[AGE_COUNT], held[AGE_COUNT], left = 1;
-	double lean = class < CLASS_FIXED ? 0 : LEAN_RETURNS * RETURN_ONE / (double)base->seen;
+	double lean = base == c ? 0 : LEAN_RETURNS * RETURN_ONE / (double)base->seen;
 	for (uint32_t age = 0; age < AGE_COUNT; age++) {
 		double returns = c->returns[age] + lean * base->returns[age];
 		double exposure = (double)c->exposure_us[age] + lean * (double)base->exposure_us[age] + 1;
@@ -186,7 +212,24 @@ static void class_value(struct sched *s, uint32_t class)
 		c->value[from] = (uint64_t)(best * 1e6 * 4294967296.0);
 	}
 	c->expected = expected_ages(s, hits);
+	uint64_t sum = 0;
+	c->cut[0] = c->cut[1] = AGE_COUNT;
+	for (uint32_t age = AGE_COUNT; age-- > 0;) {
+		sum += c->returns[age];
+		c->cut[0] = 2 * sum >= c->seen ? c->cut[0] : age;
+		c->cut[1] = 8 * sum >= c->seen ? c->cut[1] : age;
+	}
 	c->news = 0;
+	c->base_seen = base->seen;
+}
+
+/* Values anew when a sixteenth of what is known of the class, or of its kind, is news. One class a step,
+   and the one that a pause begins in: no step is long. */
+static void class_renew(struct sched *s, uint32_t class)
+{
+	const struct pause_class *c = class_at(s, class), *base = class_at(s, class_parent(class));
+	if (c->base_seen == 0 || c->news * 16 > c->seen || (base->seen - c->base_seen) * 16 > base->seen)
+		class_value(s, class);
 }
 
 /* Units that sessions own alone whose pause is of an age at which they probably come back before a
@@ -286,8 +329,8 @@ static void pause_count(struct sched *s, uint32_t session, int returned)
 	uint64_t from = x->seen_us - x->idle_since_us, to = s->now_us - x->idle_since_us;
 	from = from < most ? from : most;
 	to = to < most ? to : most;
-	uint32_t classes[2] = {x->class, PAUSE_TOOL};
-	for (uint32_t i = 0; i < (x->class < CLASS_FIXED ? 1u : 2u); i++) {
+	uint32_t classes[2] = {x->class, class_parent(x->class)};
+	for (uint32_t i = 0; i < (classes[0] == classes[1] ? 1u : 2u); i++) {
 		struct pause_class *c = class_at(s, classes[i]);
 		class_expose(c, from, to, RETURN_ONE);
 		if (returned)
@@ -321,6 +364,8 @@ void retain_begin(struct sched *s, uint32_t session)
 	x->age = 0;
 	x->class = class_choose(s, x);
 	pause_put(s, session);
+	if (s->limits.policy == POLICY_COST)
+		class_renew(s, x->class);
 }
 
 void retain_return(struct sched *s, uint32_t session)
@@ -330,6 +375,7 @@ void retain_return(struct sched *s, uint32_t session)
 		return;
 	if (s->limits.policy == POLICY_COST)
 		pause_count(s, session, !x->closing);
+	x->last_age[x->kind] = 1 + age_of(s->now_us - x->idle_since_us);
 	if (x->at_rest != REST_NOTHING)
 		rest_take(s, session);
 	pause_take(s, session);
@@ -345,6 +391,7 @@ void retain_class_set(struct sched *s, uint32_t session)
 		return;
 	pause_count(s, session, 0);
 	pause_move(s, session, class_choose(s, x), age_of(s->now_us - x->idle_since_us));
+	class_renew(s, x->class);
 }
 
 /* Lets sessions grow older, the longest paused of each list first. */
@@ -364,8 +411,6 @@ static uint32_t class_age(struct sched *s, uint32_t class, uint32_t moves)
 			done++;
 		}
 	}
-	if (c->news * 16 > c->seen || (c->news && c->value[0] == 0))
-		class_value(s, class);
 	return done;
 }
 
@@ -542,6 +587,7 @@ void retain_tick(struct step *p)
 	struct sched *s = p->s;
 	if (s->limits.policy == POLICY_COST) {
 		(void)class_age(s, s->class_turn, MOVES_MAX);
+		class_renew(s, s->class_turn);
 		s->class_turn = (s->class_turn + 1) % s->class_count;
 	}
 	while (retain_due_us(s) <= s->now_us) {

@@ -92,7 +92,7 @@ size_t state_layout(struct sched *s)
 	s->at_turn = room(&bytes, l->turn_count, sizeof(struct turn));
 	s->at_principal = room(&bytes, l->principal_count, sizeof(struct principal));
 	/* Only one policy learns; the others keep one list. */
-	s->class_count = l->policy == POLICY_COST ? CLASS_FIXED + TOOL_COUNT : 1;
+	s->class_count = l->policy == POLICY_COST ? CLASS_TOOL + TOOL_COUNT : 1;
 	s->at_class = room(&bytes, s->class_count, sizeof(struct pause_class));
 	s->at_chunk = room(&bytes, s->chunk_count, chunk_words(l) * sizeof(uint32_t));
 	s->at_heap = room(&bytes, (uint64_t)l->session_count + l->turn_count, sizeof(uint32_t));

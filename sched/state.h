@@ -30,8 +30,12 @@ enum {
 	SHARE_FACTOR = 8, /* page table entries kept for shared pages, for each page of the slab */
 	FLOOR_ALL = 0xffffffffu - 1, /* a session that yields nothing */
 	AGE_COUNT = 40,     /* ages of a pause that are told apart: each up to half as long again */
+	KIND_COUNT = 3,     /* of pauses: after an answer, after a tool call, after another end */
 	HINT_COUNT = 8,     /* classes of pauses whose end was told, by its order of magnitude */
-	CLASS_FIXED = 2 + HINT_COUNT,
+	SIZE_COUNT = 4, LAST_COUNT = 4, /* bins of what was sampled, and of the pause before */
+	CLASS_HINT = KIND_COUNT,
+	CLASS_TRAIT = CLASS_HINT + HINT_COUNT,
+	CLASS_TOOL = CLASS_TRAIT + KIND_COUNT * SIZE_COUNT * LAST_COUNT,
 	TOOL_COUNT = 48     /* classes of pauses learned for one tool of one principal, at most */
 };
 
@@ -61,6 +65,8 @@ struct session {
 	uint64_t key, lease_until_us, idle_since_us;
 	uint64_t returns_us, tool_key; /* the last hint */
 	uint32_t state, principal, pause; /* pause: enum pause */
+	uint32_t kind, sampled;   /* of the pause: after which end; tokens sampled before it */
+	uint32_t last_age[KIND_COUNT]; /* how long the last pause of each kind was, from 1; 0: none */
 	uint32_t turn, next_turn; /* the active one, and one that waits for it to leave the batch */
 	uint32_t history, resident, known; /* known: leading tokens that were computed once */
 	uint32_t units, sole;     /* units in the table; those with no other owner: the last ones */
@@ -116,8 +122,10 @@ struct pause_class {
 	uint32_t returns[AGE_COUNT]; /* in 1/RETURN_ONE */
 	uint64_t value[AGE_COUNT];   /* of one unit for a while: see retain.c */
 	uint64_t news;         /* returns since value was computed */
+	uint32_t cut[2];       /* of a kind: ages below which half, and seven eighths, of its pauses end */
 	uint64_t expected;     /* a bit for each age at which a return within wait_us_max is likely */
 	uint64_t seen;         /* returns in all, in 1/RETURN_ONE */
+	uint64_t base_seen;    /* of the class that it leans on, when value was computed; 0: never was */
 	struct chain pause[AGE_COUNT], rest[AGE_COUNT];
 	uint64_t units[AGE_COUNT]; /* of the sessions in rest */
 };

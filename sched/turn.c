@@ -92,6 +92,8 @@ static void turn_finish(struct step *p, uint32_t turn, enum end end, int err)
 		x->turn = SCHED_NONE;
 		x->state = SESSION_IDLE;
 		x->pause = end == END_TOOL ? PAUSE_TOOL : PAUSE_HUMAN;
+		x->kind = end == END_TOOL ? 1 : end == END_STOP ? 0 : 2;
+		x->sampled = t->sampled;
 	} else {
 		CHECK(x->next_turn == turn);
 		x->next_turn = SCHED_NONE;
