@@ -79,10 +79,15 @@ int quant_is_integer(uint32_t type)
 {
 	switch (type) {
 	case TYPE_Q4_0: case TYPE_Q4_1: case TYPE_Q5_0: case TYPE_Q5_1: case TYPE_Q8_0:
-	case TYPE_Q4_K: case TYPE_Q5_K: case TYPE_Q6_K:
+	case TYPE_Q4_K: case TYPE_Q5_K: case TYPE_Q6_K: case TYPE_IQ4_NL: case TYPE_MXFP4:
 		return 1;
 	}
 	return 0;
+}
+
+const int8_t *quant_table(uint32_t type)
+{
+	return type == TYPE_IQ4_NL ? iq4_values : type == TYPE_MXFP4 ? mxfp4_values : NULL;
 }
 
 /* 32 nibbles: the low ones are the first 16 values. */
@@ -109,6 +114,16 @@ static void k_scale(const uint8_t *s, int j, int *scale, int *minimum)
 	} else {
 		*scale = (s[j + 4] & 15) | ((s[j - 4] >> 6) << 4);
 		*minimum = (s[j + 4] >> 4) | ((s[j] >> 6) << 4);
+	}
+}
+
+void quant_k_scales(const uint8_t *block, uint8_t scale[8], uint8_t minimum[8])
+{
+	for (int j = 0; j < 8; j++) {
+		int s, m;
+		k_scale(block + 4, j, &s, &m);
+		scale[j] = (uint8_t)s;
+		minimum[j] = (uint8_t)m;
 	}
 }
 
@@ -153,11 +168,25 @@ static void unpack_q6_k(const uint8_t *block, struct quant_block *out)
 		out->d[j] = d * (float)(int8_t)block[192 + j];
 }
 
+static void unpack_table(const int8_t *table, const uint8_t *from, int8_t *q)
+{
+	for (int i = 0; i < 16; i++) {
+		q[i] = table[from[i] & 15];
+		q[i + 16] = table[from[i] >> 4];
+	}
+}
+
+/* 2^(e - 128); below e = 2 it is a subnormal. */
+static float mxfp4_scale(uint8_t e)
+{
+	return float_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
+}
+
 void quant_unpack(uint32_t type, const uint8_t *block, struct quant_block *out)
 {
 	out->part = type == TYPE_Q6_K ? 16 : 32;
-	out->symmetric = type == TYPE_Q4_0 || type == TYPE_Q5_0 || type == TYPE_Q8_0 ||
-			 type == TYPE_Q6_K;
+	out->symmetric = type != TYPE_Q4_1 && type != TYPE_Q5_1 && type != TYPE_Q4_K &&
+			 type != TYPE_Q5_K;
 	switch (type) {
 	case TYPE_Q4_K:
 		unpack_k(block, NULL, block + 16, out);
@@ -167,6 +196,10 @@ void quant_unpack(uint32_t type, const uint8_t *block, struct quant_block *out)
 		return;
 	case TYPE_Q6_K:
 		unpack_q6_k(block, out);
+		return;
+	case TYPE_MXFP4:
+		out->d[0] = mxfp4_scale(block[0]);
+		unpack_table(mxfp4_values, block + 1, out->q);
 		return;
 	}
 	out->d[0] = f16_at(block);
@@ -189,6 +222,9 @@ void quant_unpack(uint32_t type, const uint8_t *block, struct quant_block *out)
 		break;
 	case TYPE_Q8_0:
 		memcpy(out->q, block + 2, 32);
+		break;
+	case TYPE_IQ4_NL:
+		unpack_table(iq4_values, block + 2, out->q);
 		break;
 	default:
 		CHECK(0);
@@ -213,20 +249,6 @@ static void decode_integer(uint32_t type, const uint8_t *block, float *out)
 	}
 }
 
-static void decode_table(const int8_t *table, float d, const uint8_t *from, float *out)
-{
-	for (int i = 0; i < 16; i++) {
-		out[i] = d * (float)table[from[i] & 15];
-		out[i + 16] = d * (float)table[from[i] >> 4];
-	}
-}
-
-/* 2^(e - 128); below e = 2 it is a subnormal. */
-static float mxfp4_scale(uint8_t e)
-{
-	return float_from_bits(e < 2 ? 0x00200000u << e : (uint32_t)(e - 1) << 23);
-}
-
 void quant_decode(uint32_t type, const uint8_t *data, size_t count, float *out)
 {
 	const struct type_entry *t = type_find(type);
@@ -240,10 +262,6 @@ void quant_decode(uint32_t type, const uint8_t *data, size_t count, float *out)
 			out[k] = f16_at(data);
 		else if (type == TYPE_BF16)
 			out[k] = bf16_decode(u16_at(data));
-		else if (type == TYPE_IQ4_NL)
-			decode_table(iq4_values, f16_at(data), data + 2, out + k);
-		else if (type == TYPE_MXFP4)
-			decode_table(mxfp4_values, mxfp4_scale(data[0]), data + 1, out + k);
 		else
 			decode_integer(type, data, out + k);
 	}

@@ -25,9 +25,14 @@ struct quant_block {
 	int symmetric;
 };
 
-/* Whether the type is made of integers that quant_unpack gives (the others are floats or
-   tables). */
+/* Whether the type is made of integers that quant_unpack gives (the others are floats). */
 int quant_is_integer(uint32_t type);
+
+/* The sixteen values of a type made of indices into a table, IQ4_NL or MXFP4; NULL for the others. */
+const int8_t *quant_table(uint32_t type);
+
+/* The eight 6-bit scales and minima of a block of Q4_K or Q5_K. */
+void quant_k_scales(const uint8_t *block, uint8_t scale[8], uint8_t minimum[8]);
 
 /* One block of an integer type. */
 void quant_unpack(uint32_t type, const uint8_t *block, struct quant_block *out);

@@ -11,7 +11,8 @@
  *  f32 dot (EXACT): 16 lanes; lane j adds a[k]*w[k] for k = j, j+16, … in order, multiply and add
  *      rounded apart; then lanes j and j+8 are added, j and j+4, j and j+2, j and j+1.
  *  i8 block (EXACT): per block of 32 in ascending order, with the integer dot exact,
- *      Q4_0, Q5_0, Q8_0:  acc = fma(d*da, dot, acc)        dot over the signed weight values
+ *      Q4_0, Q5_0, Q8_0, IQ4_NL, MXFP4:  acc = fma(d*da, dot, acc)   dot over the signed weight
+ *      values (of the table, for the last two)
  *      Q4_1, Q5_1, Q4_K, Q5_K: acc = fma(d*da, dot, acc); acc = fma(m, s, acc)   dot over unsigned
  *      values, m the block's minimum (for the K types d = d*sc and m = -dmin*mn, each rounded to
  *      f32 once); Q6_K: two halves of 16, each acc = fma(d*sc*da, dot_half, acc).
@@ -42,14 +43,42 @@ enum { PACK_ROWS = 16, ACT_BLOCK = 32 };
    PACK_Q8   544 bytes: f16 d[16], then 8 lines of 64 bytes; in line g, byte r*4+j is column 4g+j
              of row r, as q + 128 (unsigned).
    PACK_F32  2048 bytes: f32 [32][16]: column after column, 16 rows each.
-   PACK_RAW  rows as they stand in the file, one after the other; any type. */
-enum pack { PACK_Q4, PACK_Q8, PACK_F32, PACK_RAW, PACK_COUNT };
+   PACK_RAW  rows as they stand in the file, one after the other; any type.
+   PACK_HALF 1024 bytes: F16 or BF16 [32][16].
+   PACK_Q5   384 bytes: f16 d[16], f16 m[16]; a line of fifth bits: bit g of byte r*4+j belongs to
+             column 4g+j of row r; then 4 lines of nibbles as in PACK_Q4. Q5_1; Q5_0 with m 0 and
+             `zero` 16.
+   PACK_T4   320 bytes: f32 d[16], then 4 lines of nibbles, indices into quant_table(type). IQ4_NL,
+             MXFP4.
+   The K types in blocks of 256 columns:
+   PACK_K4   2368 bytes: f16 d[16], f16 dmin[16], then for each 32 columns sc[16] and mn[16] (bytes),
+             then for each 32 columns 4 lines of nibbles. Q4_K.
+   PACK_K5   2880 bytes: the same, a line of fifth bits before each 4 lines of nibbles. Q5_K.
+   PACK_K6   3392 bytes: f16 d[16], 32 unused, then for each 16 columns sc[16] (signed bytes), then for
+             each 32 columns 4 lines of nibbles and 2 of what is above them: in line h, bits 2g and
+             2g+1 of byte r*4+j belong to column 16h+4g+j. Q6_K with `zero` 32. */
+enum pack {
+	PACK_Q4, PACK_Q8, PACK_F32, PACK_RAW, PACK_HALF, PACK_Q5, PACK_T4, PACK_K4, PACK_K5, PACK_K6,
+	PACK_COUNT
+};
+
+enum { K_COLUMNS = 256, K_SCALES = 64, K_LINES = 320 }; /* offsets of scales and lines in a K block */
+
+/* Bytes of 32 columns (of the K types: the eighth part of a block); 0 for PACK_RAW. */
+static inline uint32_t pack_block_bytes(uint32_t pack)
+{
+	static const uint16_t bytes[PACK_COUNT] = {
+		[PACK_Q4] = 320, [PACK_Q8] = 544, [PACK_F32] = 2048, [PACK_HALF] = 1024, [PACK_Q5] = 384,
+		[PACK_T4] = 320, [PACK_K4] = 296, [PACK_K5] = 360, [PACK_K6] = 424,
+	};
+	return bytes[pack];
+}
 
 struct weight {
 	uint32_t type;    /* enum weight_type */
 	uint32_t pack;    /* enum pack */
 	uint32_t rows, columns;
-	uint32_t zero;    /* PACK_Q4: subtracted from the nibble; 8 or 0 */
+	uint32_t zero;    /* subtracted from the unsigned integers as they are packed */
 	size_t row_bytes;   /* PACK_RAW: of one row */
 	size_t group_bytes; /* the others: of one group of 16 rows */
 	size_t bytes;

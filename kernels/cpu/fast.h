@@ -23,7 +23,11 @@ void fast_rows_init_avx512(struct leaf *leaf);
 void fast_attend_init_avx2(struct leaf *leaf);
 void fast_attend_init_avx512(struct leaf *leaf); /* needs VBMI */
 
-/* The f32 dot: PACK_F32 with both kinds of act, the others with ACT_F32. */
+/* Matmuls of five and six bits, tables and K blocks; of AVX-512 only with VNNI. */
+void fast_wide_init_avx2(struct leaf *leaf, int vnni);
+void fast_wide_init_avx512(struct leaf *leaf);
+
+/* The f32 dot: PACK_F32 and PACK_HALF with both kinds of act, the others with ACT_F32. */
 #define FAST_DOT(name) \
 	void name(const struct weight *w, uint32_t group_first, uint32_t group_count, \
 		  const struct act *a, uint32_t c_first, uint32_t c_count, float *out, \

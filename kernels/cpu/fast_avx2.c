@@ -231,7 +231,7 @@ KERNELS(q4_1_vnni, q4_dot8, COMMA 0 COMMA 1)
 KERNELS(q8_0_vnni, q8_dot8)
 
 /* One slot: `kernels` for the integer form, f32 rows as in fast_dot.c. */
-#define MATMUL(name, kernels, zero, block_bytes) \
+#define MATMUL(name, kernels, zero) \
 	static void name(const struct weight *w, uint32_t group_first, uint32_t group_count, \
 			 const struct act *a, uint32_t c_first, uint32_t c_count, float *out, \
 			 size_t out_stride) \
@@ -240,19 +240,20 @@ KERNELS(q8_0_vnni, q8_dot8)
 			fast_dot_avx2(w, group_first, group_count, a, c_first, c_count, out, \
 				      out_stride); \
 		else \
-			tile_matmul(kernels, w, zero, block_bytes, group_first, group_count, a, \
+			tile_matmul(kernels, w, zero, group_first, group_count, a, \
 				    c_first, c_count, out, out_stride); \
 	}
 
-MATMUL(matmul_q4, w->zero ? q4_0 : q4_1, w->zero, 320)
-MATMUL(matmul_q8, q8_0, 128, 544)
-MATMUL(matmul_q4_vnni, w->zero ? q4_0_vnni : q4_1_vnni, w->zero, 320)
-MATMUL(matmul_q8_vnni, q8_0_vnni, 128, 544)
+MATMUL(matmul_q4, w->zero ? q4_0 : q4_1, w->zero)
+MATMUL(matmul_q8, q8_0, 128)
+MATMUL(matmul_q4_vnni, w->zero ? q4_0_vnni : q4_1_vnni, w->zero)
+MATMUL(matmul_q8_vnni, q8_0_vnni, 128)
 
 void fast_plain_avx2(struct leaf *leaf)
 {
 	leaf->matmul[PACK_Q4] = matmul_q4;
 	leaf->matmul[PACK_Q8] = matmul_q8;
+	fast_wide_init_avx2(leaf, 0);
 }
 
 void leaf_init_avx2(struct leaf *leaf)
@@ -265,8 +266,9 @@ void leaf_init_avx2(struct leaf *leaf)
 	if (__get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1)) {
 		leaf->matmul[PACK_Q4] = matmul_q4_vnni;
 		leaf->matmul[PACK_Q8] = matmul_q8_vnni;
+		fast_wide_init_avx2(leaf, 1);
 	}
-	leaf->matmul[PACK_F32] = fast_dot_avx2;
+	leaf->matmul[PACK_F32] = leaf->matmul[PACK_HALF] = fast_dot_avx2;
 	fast_rows_init_avx2(leaf);
 	fast_attend_init_avx2(leaf);
 }

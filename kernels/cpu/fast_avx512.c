@@ -113,7 +113,7 @@ static void matmul_q4(const struct weight *w, uint32_t group_first, uint32_t gro
 	if (a->kind != ACT_I8_BLOCK)
 		fast_dot_avx512(w, group_first, group_count, a, c_first, c_count, out, out_stride);
 	else
-		tile_matmul(w->zero ? q4_0 : q4_1, w, w->zero, 320, group_first, group_count, a, c_first,
+		tile_matmul(w->zero ? q4_0 : q4_1, w, w->zero, group_first, group_count, a, c_first,
 			    c_count, out, out_stride);
 }
 
@@ -124,7 +124,7 @@ static void matmul_q8(const struct weight *w, uint32_t group_first, uint32_t gro
 	if (a->kind != ACT_I8_BLOCK)
 		fast_dot_avx512(w, group_first, group_count, a, c_first, c_count, out, out_stride);
 	else
-		tile_matmul(q8_0, w, 128, 544, group_first, group_count, a, c_first, c_count, out,
+		tile_matmul(q8_0, w, 128, group_first, group_count, a, c_first, c_count, out,
 			    out_stride);
 }
 
@@ -134,12 +134,13 @@ void leaf_init_avx512(struct leaf *leaf)
 	leaf_init_avx2(leaf);
 	__builtin_cpu_init();
 	leaf->name = "avx512";
-	leaf->matmul[PACK_F32] = fast_dot_avx512;
+	leaf->matmul[PACK_F32] = leaf->matmul[PACK_HALF] = fast_dot_avx512;
 	fast_rows_init_avx512(leaf);
 	if (__builtin_cpu_supports("avx512vbmi"))
 		fast_attend_init_avx512(leaf);
 	if (__builtin_cpu_supports("avx512vnni")) {
 		leaf->matmul[PACK_Q4] = matmul_q4;
 		leaf->matmul[PACK_Q8] = matmul_q8;
+		fast_wide_init_avx512(leaf);
 	}
 }

@@ -10,13 +10,16 @@
 #include <string.h>
 
 #include "kernels/cpu/fast_v16.h"
+#include "kernels/quant.h"
 
 enum { TILE_COLUMNS = 16, TILE_CHUNK = 32, TILE_LOT_BYTES = 512 << 10 };
 
 struct tile {
 	_Alignas(64) int8_t q[TILE_CHUNK * TILE_COLUMNS * ACT_BLOCK]; /* [block][column][32] */
 	float d[TILE_CHUNK * TILE_COLUMNS], s[TILE_CHUNK * TILE_COLUMNS];
-	int32_t start[TILE_CHUNK * TILE_COLUMNS]; /* -zero * sum of q: where the integer dot starts */
+	/* -zero * sum of q, where the integer dot starts; and the part of the first 16 columns. */
+	int32_t start[TILE_CHUNK * TILE_COLUMNS], low[TILE_CHUNK * TILE_COLUMNS];
+	const int8_t *table; /* PACK_T4's 16 values */
 };
 
 /* One group (16 rows at `data`, its first block of the chunk) times the tile's columns, `blocks`
@@ -38,21 +41,22 @@ INLINE void tile_fill(struct tile *t, const struct act *a, uint32_t c, uint32_t 
 			const uint32_t at = b * columns + n;
 			const __m256i x = _mm256_loadu_si256((const __m256i *)(q + b * ACT_BLOCK));
 			const __m256i u = _mm256_sad_epu8(_mm256_xor_si256(x, flip), _mm256_setzero_si256());
-			__m128i sum = _mm_add_epi32(_mm256_castsi256_si128(u),
-						    _mm256_extracti128_si256(u, 1));
+			__m128i low = _mm256_castsi256_si128(u), sum = _mm256_extracti128_si256(u, 1);
 
-			sum = _mm_add_epi32(sum, _mm_srli_si128(sum, 8));
+			low = _mm_add_epi32(low, _mm_srli_si128(low, 8));
+			sum = _mm_add_epi32(_mm_add_epi32(sum, _mm_srli_si128(sum, 8)), low);
 			_mm256_store_si256((__m256i *)(t->q + at * ACT_BLOCK), x);
 			t->d[at] = d[b];
 			t->s[at] = s[b];
 			t->start[at] = -(int32_t)zero * (_mm_cvtsi128_si32(sum) - 128 * ACT_BLOCK);
+			t->low[at] = -(int32_t)zero * (_mm_cvtsi128_si32(low) - 128 * (ACT_BLOCK / 2));
 		}
 	}
 }
 
 /* kernels: for 1, 2, 4, 8 and 16 columns; NULL where the set has none of that size. */
 INLINE void tile_matmul(tile_kernel *const kernels[5], const struct weight *w, uint32_t zero,
-			size_t block_bytes, uint32_t group_first, uint32_t group_count,
+			uint32_t group_first, uint32_t group_count,
 			const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
 			size_t out_stride)
 {
@@ -60,8 +64,10 @@ INLINE void tile_matmul(tile_kernel *const kernels[5], const struct weight *w, u
 	const size_t fit = TILE_LOT_BYTES / w->group_bytes;
 	const uint32_t lot = fit < 4 ? 4 : fit > group_count ? group_count : (uint32_t)fit;
 	const uint32_t group_end = group_first + group_count, c_end = c_first + c_count;
+	const size_t block_bytes = pack_block_bytes(w->pack);
 	struct tile t;
 
+	t.table = quant_table(w->type);
 	for (uint32_t g0 = group_first; g0 < group_end; g0 += lot) {
 		const uint32_t g1 = group_end - g0 < lot ? group_end : g0 + lot;
 

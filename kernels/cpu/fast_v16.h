@@ -173,6 +173,20 @@ INLINE struct v16 v16_load_f16(const void *p)
 #endif
 }
 
+INLINE struct v16 v16_load_bf16(const void *p)
+{
+	const __m128i *h = p;
+#ifdef FAST_AVX512
+	const __m512i x = _mm512_cvtepu16_epi32(_mm256_loadu_si256((const __m256i *)h));
+	return (struct v16){ _mm512_castsi512_ps(_mm512_slli_epi32(x, 16)) };
+#else
+	const __m256i x = _mm256_cvtepu16_epi32(_mm_loadu_si128(h));
+	const __m256i y = _mm256_cvtepu16_epi32(_mm_loadu_si128(h + 1));
+	return (struct v16){ _mm256_castsi256_ps(_mm256_slli_epi32(x, 16)),
+			     _mm256_castsi256_ps(_mm256_slli_epi32(y, 16)) };
+#endif
+}
+
 /* Lanes first .. end-1 of x, the others of `other`. */
 INLINE struct v16 v16_range(struct v16 x, int32_t first, int32_t end, struct v16 other)
 {

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "kernels/cpu/block.h"
 #include "kernels/cpu/device.h"
 #include "kernels/quant.h"
 
@@ -130,45 +131,16 @@ void pack_free(struct chunk **chunks, struct weight *w)
 	free(w);
 }
 
-/* One block of 32 columns of row r (within its group) from a file's block. */
-static void block_q4(const uint8_t *from, uint32_t type, uint32_t r, uint8_t *to)
-{
-	const uint8_t *nibbles = from + (type == TYPE_Q4_1 ? 4 : 2);
-	memcpy(to + 2 * r, from, 2);
-	if (type == TYPE_Q4_1)
-		memcpy(to + 32 + 2 * r, from + 2, 2);
-	/* The file's byte i holds columns i and 16 + i: byte r*4 + i%4 of line i/4 here. */
-	for (uint32_t g = 0; g < 4; g++)
-		memcpy(to + 64 + 64 * g + 4 * r, nibbles + 4 * g, 4);
-}
-
-static void block_q8(const uint8_t *from, uint32_t r, uint8_t *to)
-{
-	memcpy(to + 2 * r, from, 2);
-	for (uint32_t k = 0; k < 32; k++)
-		to[32 + 64 * (k / 4) + 4 * r + k % 4] = (uint8_t)(from[2 + k] ^ 0x80);
-}
-
 static void row_pack(const struct weight *w, uint32_t row, const uint8_t *from)
 {
-	const uint32_t r = row % PACK_ROWS;
+	const uint32_t r = row % PACK_ROWS, elements = weight_type_elements(w->type);
+	const uint32_t step = elements < 32 ? 32 : elements;
+	const size_t from_bytes = (size_t)step / elements * weight_type_bytes(w->type);
+	const size_t to_bytes = (size_t)pack_block_bytes(w->pack) * (step / 32);
 	uint8_t *to = w->data + (size_t)(row / PACK_ROWS) * w->group_bytes;
-	if (w->pack == PACK_F32) {
-		for (uint32_t k = 0; k < w->columns; k++)
-			memcpy(to + 4 * ((size_t)k * PACK_ROWS + r), from + 4 * (size_t)k,
-			       4);
-		return;
-	}
-	for (uint32_t k = 0; k < w->columns; k += 32) {
-		if (w->pack == PACK_Q4) {
-			block_q4(from, w->type, r, to);
-			to += 320;
-		} else {
-			block_q8(from, r, to);
-			to += 544;
-		}
-		from += weight_type_bytes(w->type);
-	}
+
+	for (uint32_t k = 0; k < w->columns; k += step, from += from_bytes, to += to_bytes)
+		pack_block(w, from, w->columns - k, r, to);
 }
 
 /* Rows that pad the last group: zero weights, which for PACK_Q8 are bytes of 128. */
@@ -187,15 +159,7 @@ static enum pack pack_of(uint32_t type, enum weight_use use)
 {
 	if (use == WEIGHT_LOOKUP || use == WEIGHT_VECTOR)
 		return PACK_RAW;
-	switch (type) {
-	case TYPE_Q4_0: case TYPE_Q4_1:
-		return PACK_Q4;
-	case TYPE_Q8_0:
-		return PACK_Q8;
-	case TYPE_F32:
-		return PACK_F32;
-	}
-	return PACK_RAW;
+	return weight_pack(type);
 }
 
 static void sizes_set(struct weight *w, enum weight_use use)
@@ -203,16 +167,14 @@ static void sizes_set(struct weight *w, enum weight_use use)
 	const size_t blocks = (w->columns + 31) / 32;
 	const size_t groups = ((size_t)w->rows + PACK_ROWS - 1) / PACK_ROWS;
 	w->pack = pack_of(w->type, use);
-	w->zero = w->type == TYPE_Q4_0 ? 8 : 0;
+	w->zero = pack_zero(w->type);
 	w->row_bytes = (size_t)w->columns / weight_type_elements(w->type) *
 		       weight_type_bytes(w->type);
 	if (w->pack == PACK_RAW) {
 		w->bytes = w->rows * w->row_bytes;
 		return;
 	}
-	w->group_bytes = blocks * (w->pack == PACK_Q4 ? 320
-				   : w->pack == PACK_Q8 ? 544
-							: 2048);
+	w->group_bytes = blocks * pack_block_bytes(w->pack);
 	w->bytes = groups * w->group_bytes;
 }
 

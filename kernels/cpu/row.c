@@ -9,71 +9,48 @@
 
 #include <string.h>
 
+#include "kernels/cpu/block.h"
 #include "kernels/fp8.h"
 #include "kernels/quant.h"
 
-typedef uint32_t v4u __attribute__((vector_size(16)));
-
-static float f16_at(const uint8_t *p)
+static const uint8_t *group_at(const struct weight *w, uint32_t row)
 {
-	uint16_t v;
-	memcpy(&v, p, sizeof v);
-	return f16_decode(v);
+	return w->data + (size_t)(row / PACK_ROWS) * w->group_bytes;
 }
 
-static const uint8_t *group_block(const struct weight *w, uint32_t row, uint32_t column)
+/* Row r's 32 columns of a block of PACK_F32 or PACK_HALF. */
+static void block_floats(const struct weight *w, const uint8_t *block, uint32_t r, uint32_t count,
+			 float *restrict out)
 {
-	const size_t block_bytes = w->pack == PACK_Q4 ? 320
-				   : w->pack == PACK_Q8 ? 544
-							: 2048;
-	return w->data + (size_t)(row / PACK_ROWS) * w->group_bytes +
-	       column / 32 * block_bytes;
+	for (uint32_t i = 0; i < count; i++) {
+		const uint32_t at = i * PACK_ROWS + r;
+		uint16_t half;
+
+		if (w->pack == PACK_F32) {
+			memcpy(out + i, block + 4 * at, 4);
+			continue;
+		}
+		memcpy(&half, block + 2 * at, 2);
+		out[i] = w->type == TYPE_F16 ? f16_decode(half) : bf16_decode(half);
+	}
 }
 
-/* Row r's 32 bytes of a PACK_Q8 block, together. */
-static void gather(const uint8_t *lines, uint32_t r, uint8_t *out)
+/* Values from integers: the product is rounded before the sum. */
+static void integer_floats(const struct weight *w, const uint8_t *group, uint32_t block, uint32_t r,
+			   float *restrict out)
 {
-	for (uint32_t g = 0; g < 8; g++)
-		memcpy(out + 4 * g, lines + 64 * g + 4 * r, 4);
-}
+	int8_t q[32];
+	float d[2], m = 0;
+	const int symmetric = pack_integers(w, group, block, r, q, d, &m);
 
-/* Row r's 32 nibbles as bytes. In a register: four small stores read back as one load would
-   stall. */
-static void q4_nibbles(const uint8_t *lines, uint32_t r, uint8_t *q)
-{
-	uint32_t b[4];
-	for (int g = 0; g < 4; g++)
-		memcpy(&b[g], lines + 64 * g + 4 * r, 4);
-	const v4u v = {b[0], b[1], b[2], b[3]}, low = v & 0x0f0f0f0f,
-		  high = v >> 4 & 0x0f0f0f0f;
-	memcpy(q, &low, sizeof low);
-	memcpy(q + 16, &high, sizeof high);
-}
-
-static void q4_floats(const uint8_t *block, uint32_t r, int zero, float *restrict out)
-{
-	const float d = f16_at(block + 2 * r), m = f16_at(block + 32 + 2 * r);
-	uint8_t q[32];
-	q4_nibbles(block + 64, r, q);
-	for (int i = 0; i < 32; i++)
-		out[i] = d * (float)(q[i] - zero) + m;
-}
-
-static void q8_floats(const uint8_t *block, uint32_t r, float *restrict out)
-{
-	const float d = f16_at(block + 2 * r);
-	uint8_t b[32];
-	gather(block + 32, r, b);
-	for (int i = 0; i < 32; i++)
-		out[i] = d * (float)(b[i] - 128);
-}
-
-static void f32_floats(const uint8_t *block, uint32_t r, uint32_t count,
-		       float *restrict out)
-{
-	const float *from = (const float *)(const void *)block;
-	for (uint32_t i = 0; i < count; i++)
-		out[i] = from[16 * i + r];
+	if (w->pack != PACK_K6)
+		d[1] = d[0];
+	if (symmetric)
+		for (int i = 0; i < 32; i++)
+			out[i] = d[i / 16] * (float)q[i];
+	else
+		for (int i = 0; i < 32; i++)
+			out[i] = d[0] * (float)q[i] + m;
 }
 
 static const uint8_t *raw_at(const struct weight *w, uint32_t row, uint32_t column)
@@ -92,13 +69,13 @@ void row_floats(const struct weight *w, uint32_t row, uint32_t first, uint32_t c
 		return;
 	}
 	for (uint32_t k = 0; k < count; k += 32) {
-		const uint8_t *block = group_block(w, row, first + k);
-		if (w->pack == PACK_Q4)
-			q4_floats(block, r, (int)w->zero, out + k);
-		else if (w->pack == PACK_Q8)
-			q8_floats(block, r, out + k);
+		const uint32_t block = (first + k) / 32, n = count - k < 32 ? count - k : 32;
+
+		if (w->pack == PACK_F32 || w->pack == PACK_HALF)
+			block_floats(w, group_at(w, row) + (size_t)block * pack_block_bytes(w->pack), r, n,
+				     out + k);
 		else
-			f32_floats(block, r, count - k < 32 ? count - k : 32, out + k);
+			integer_floats(w, group_at(w, row), block, r, out + k);
 	}
 }
 
@@ -128,22 +105,8 @@ void row_integers(const struct weight *w, uint32_t row, uint32_t first, uint32_t
 		raw_integers(w, row, first, count, out);
 		return;
 	}
-	out->part = 32;
-	out->symmetric = w->type != TYPE_Q4_1;
-	for (uint32_t k = 0; k < count; k += 32) {
-		const uint8_t *block = group_block(w, row, first + k);
-		int8_t *restrict q = out->q + k;
-		uint8_t b[32];
-		out->d[k / 32] = f16_at(block + 2 * r);
-		if (w->pack == PACK_Q8) {
-			gather(block + 32, r, b);
-			for (int i = 0; i < 32; i++)
-				q[i] = (int8_t)(b[i] - 128);
-			continue;
-		}
-		out->m[k / 32] = f16_at(block + 32 + 2 * r);
-		q4_nibbles(block + 64, r, b);
-		for (int i = 0; i < 32; i++)
-			q[i] = (int8_t)(b[i] - (int)w->zero);
-	}
+	out->part = w->pack == PACK_K6 ? 16 : 32;
+	for (uint32_t k = 0; k < count; k += 32)
+		out->symmetric = pack_integers(w, group_at(w, row), (first + k) / 32, r, out->q + k,
+					       out->d + k / out->part, out->m + k / 32);
 }
