@@ -43,6 +43,8 @@ struct hf_options {
 	const char *act_as;  /* for gateways; NULL: oneself */
 	uint32_t timeout_ms; /* for the daemon to answer at all; 0: 5,000 */
 	uint32_t window;     /* bytes of text in flight, 1,024 to 1 MiB; 0: 64 KiB */
+	const char *key_file;   /* over TCP: our certificate, as holdfast keygen makes; NULL: none */
+	const char *server_key; /* with it: the daemon's public key in Z85 */
 	uint32_t resume_ms;  /* a call outlives its connection by so long; 0: 30,000; HF_NEVER: not */
 };
 #define HF_NEVER UINT32_MAX

@@ -21,6 +21,7 @@ struct said {
 	uint32_t tool_count, stop_count, result_count, run_count;
 	bool run_all, resume, count_said;
 	uint32_t interval_ms;
+	const char *key_file, *server_key;
 	uint64_t to_tokens, to_turn, first, count; /* HF_NONE: not said */
 	struct hf_sampling sampling;
 	uint32_t timeout_ms, deadline_ms;
@@ -39,6 +40,7 @@ int command_turn(struct said *o);
 int command_top(struct said *o);
 int command_watch(struct said *o);
 int command_metrics(struct said *o);
+int command_keygen(struct said *o);
 
 /* The command that --run names for a tool; NULL: none. */
 const char *tool_command(const struct said *o, const char *name);

@@ -220,6 +220,7 @@ static const struct command {
 	{"top", "", "memory, sessions and speed, again and again", "wc", 0, command_top},
 	{"watch", "", "a line for each change of a session", "wc", 0, command_watch},
 	{"metrics", "", "counters, in Prometheus' form", "", 0, command_metrics},
+	{"keygen", "NAME", "make the keys NAME.key and NAME.key_secret", "", 1, command_keygen},
 	{"completion", "bash|zsh|fish", "the completion of a shell", "", 1, command_completion},
 };
 
@@ -254,12 +255,14 @@ static const struct option_entry {
 	{"count", "N", "list at most so many", 'c'},
 	{"special", NULL, "control tokens are recognised", 'z'},
 	{"endpoint", "E", "where the daemon listens", 'E'},
+	{"key", "FILE", "our key_secret, for a daemon over TCP", 'g'},
+	{"server-key", "Z85", "the daemon's public key, over TCP", 'G'},
 	{"timeout", "MS", "for the daemon to answer at all; default 5000", 'o'},
 	{"json", NULL, "results as JSON", 'j'},
 	{"help", NULL, "this text", 'h'},
 	{"version", NULL, "the version", 'V'},
 };
-static const char options_of_all[] = "EojhV";
+static const char options_of_all[] = "EgGojhV";
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0],
 	COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -366,6 +369,8 @@ static bool take_option(struct said *o, char letter, const char *value)
 		return number(value, WIRE_COUNT_MAX, &o->count) && o->count > 0;
 	case 'z': o->special = true; return true;
 	case 'E': o->endpoint = value; return true;
+	case 'g': o->key_file = value; return true;
+	case 'G': o->server_key = value; return true;
 	case 'o': return number32(value, &o->timeout_ms) && o->timeout_ms > 0;
 	case 'j': o->json = true; return true;
 	default: return false;
@@ -454,7 +459,8 @@ static int options_read(struct said *o, const struct command *c, int argc, char 
 static int connect_to(struct said *o)
 {
 	char fallback[512] = "";
-	struct hf_options options = {.client = "holdfast", .timeout_ms = o->timeout_ms};
+	struct hf_options options = {.client = "holdfast", .timeout_ms = o->timeout_ms,
+		.key_file = o->key_file, .server_key = o->server_key};
 	int code = hf_open(o->endpoint, &options, &o->client);
 	if (code == 0)
 		return EXIT_DONE;
@@ -477,7 +483,8 @@ static const char *command_word(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (argv[i][0] != '-')
 			return argv[i];
-		if (strcmp(argv[i], "--endpoint") == 0 || strcmp(argv[i], "--timeout") == 0)
+		if (strcmp(argv[i], "--endpoint") == 0 || strcmp(argv[i], "--timeout") == 0 ||
+		    strcmp(argv[i], "--key") == 0 || strcmp(argv[i], "--server-key") == 0)
 			i++;
 	}
 	return NULL;
@@ -509,7 +516,7 @@ int main(int argc, char **argv)
 		return say_usage(&o, "too many words");
 	/* A reader that goes away is an error to be seen, not a death: a session may be to close. */
 	signal(SIGPIPE, SIG_IGN);
-	exit = c->run == command_completion ? EXIT_DONE : connect_to(&o);
+	exit = c->run == command_completion || c->run == command_keygen ? EXIT_DONE : connect_to(&o);
 	if (exit == EXIT_DONE)
 		exit = c->run(&o);
 	hf_close(&o.client);

@@ -211,8 +211,7 @@ static int door_secure(struct door *door, const char *secret)
 	if (strncmp(door->listen, "tcp://", 6) != 0)
 		return 0;
 	if (!secret[0] || !zmq_has("curve")) {
-		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE (holdfast keygen makes one)",
-			door->listen);
+		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE", door->listen);
 		return -ERR_BAD_ARG;
 	}
 	set_int(door->socket, ZMQ_CURVE_SERVER, 1);
@@ -222,7 +221,8 @@ static int door_secure(struct door *door, const char *secret)
 
 /* A tenant's socket. Its file may be reached by whom its folder lets in; the kernel says who that is, and
    the grants whether he may. */
-static int tenant_door(struct daemon *d, uint32_t tenant, const char *listen, bool control, const char *secret)
+static int tenant_door(struct daemon *d, uint32_t tenant, const char *listen, bool control,
+		       const char *secret)
 {
 	struct door *door = &d->door[d->door_count++];
 	*door = (struct door){.tenant = tenant, .control = control, .lock = -1};

@@ -96,14 +96,29 @@ static int act_as(struct daemon *d, struct peer *p, const struct wire_str *name)
 	return 0;
 }
 
-static bool tenant_full(const struct daemon *d, const struct peer *p)
+/* How many have said HELLO at that tenant. Who left without BYE shows only when he is sent something: with
+   `ask` each is, and what cannot be delivered to is gone. */
+static uint64_t tenant_peers(struct daemon *d, uint32_t tenant, bool ask)
+{
+	static const uint8_t nothing[] = {0x81, 0xa1, 't', 0};
+	uint64_t count = 0;
+	for (uint32_t i = 0; i < d->options.peers; i++) {
+		const struct peer *q = &d->peers[i];
+		if (!q->used || !q->hello || d->door[q->door].tenant != tenant)
+			continue;
+		if (ask && peer_send(d, i, WIRE_PONG, 0, 0, nothing, sizeof nothing, NULL, 0) == -ERR_CLOSED)
+			peer_gone(d, i);
+		else
+			count++;
+	}
+	return count;
+}
+
+static bool tenant_full(struct daemon *d, const struct peer *p)
 {
 	const uint32_t tenant = d->door[p->door].tenant;
 	const uint64_t most = d->tenants.tenant[tenant].connections;
-	uint64_t count = 0;
-	for (uint32_t i = 0; most && i < d->options.peers; i++)
-		count += d->peers[i].used && d->peers[i].hello && d->door[d->peers[i].door].tenant == tenant;
-	return most && count >= most;
+	return most && tenant_peers(d, tenant, false) >= most && tenant_peers(d, tenant, true) >= most;
 }
 
 static void hello(struct daemon *d, uint32_t peer, const void *body, size_t length)
