@@ -7,7 +7,7 @@
  */
 #include <string.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 bool call_kept(const struct call *c)
 {
@@ -88,7 +88,7 @@ int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel
 {
 	struct call *c = &d->calls[call];
 	if (after_seq > c->seq_made)
-		return -ERR_OUT_OF_RANGE;
+		return c->restarted ? -ERR_GONE : -ERR_OUT_OF_RANGE;
 	reader_replace(d, c);
 	c->peer = peer;
 	c->channel = channel;
@@ -122,6 +122,7 @@ uint64_t call_detached_tick(struct daemon *d, uint32_t call)
 		if (c->state == CALL_DEFERRED)
 			call_idem_forget(d, call);
 		c->state = CALL_ENDED;
+		keep_call_drop(d, call);
 		call_free(d, call);
 	}
 	return UINT64_MAX;
@@ -135,7 +136,9 @@ void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
 	int code = wire_read_resume(body, length, &d->wire, &m);
 	if (code == 0 && (h->channel == 0 || h->channel <= p->channel_last))
 		code = -ERR_BAD_FRAMES;
-	const uint32_t call = code ? NONE : call_of_op(d, p->principal, &m.op);
+	uint32_t call = code ? NONE : call_of_op(d, p->principal, &m.op);
+	if (code == 0 && call == NONE)
+		call = keep_call_revive(d, p->principal, &m.op);
 	if (code == 0)
 		code = call == NONE ? -ERR_GONE
 		       : call_attach(d, call, peer, h->channel, m.after_seq, m.window);
@@ -155,6 +158,8 @@ void attach_ack(struct daemon *d, uint32_t peer, const struct wire_header *h, co
 	if (code)
 		peer_reject(d, peer, h->channel, code);
 	/* END has arrived: nothing has to be kept. One that nobody keeps any more is no error. */
-	else if (call != NONE && call_kept(&d->calls[call]) && m.seq > d->calls[call].seq_made)
+	else if (call != NONE && call_kept(&d->calls[call]) && m.seq > d->calls[call].seq_made) {
+		keep_call_drop(d, call);
 		call_free(d, call);
+	}
 }

@@ -10,7 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024 };
 
@@ -114,10 +114,32 @@ void call_idem_forget(struct daemon *d, uint32_t call)
 		return;
 	struct idem *e = &d->idem[c->idem];
 	/* Unless a newer key has its place. */
-	if (e->used && memcmp(&e->op, &c->op, sizeof e->op) == 0)
+	if (e->used && memcmp(&e->op, &c->op, sizeof e->op) == 0) {
 		e->used = false;
+		if (c->accept_mark)
+			keep_idem_drop(d, c->principal, &e->key);
+	}
+	c->accept_mark = 0;
 	c->idem = NONE;
 	c->keyed = false;
+}
+
+void call_reset(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	const struct call old = *c;
+	CHECK(c->state == CALL_FREE);
+	memset(c, 0, sizeof *c);
+	c->generation = old.generation + 1;
+	c->text = old.text;
+	c->token = old.token;
+	c->text_end = old.text_end;
+	c->logprob = old.logprob;
+	c->alternatives = old.alternatives;
+	c->sent = old.sent;
+	c->end_body = old.end_body;
+	c->state = CALL_ENDED; /* until it has become a turn */
+	c->peer = c->session = c->sched = c->idem = NONE;
 }
 
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m)
@@ -145,22 +167,9 @@ uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const stru
 	if (slot == NONE)
 		return NONE;
 	struct call *c = &d->calls[slot];
-	const struct call old = *c;
-	memset(c, 0, sizeof *c);
-	c->generation = old.generation + 1;
-	c->text = old.text;
-	c->token = old.token;
-	c->text_end = old.text_end;
-	c->logprob = old.logprob;
-	c->alternatives = old.alternatives;
-	c->sent = old.sent;
-	c->end_body = old.end_body;
-	c->state = CALL_ENDED; /* until it has become a turn */
+	call_reset(d, slot);
 	c->peer = peer;
 	c->principal = principal;
-	c->session = NONE;
-	c->sched = NONE;
-	c->idem = NONE;
 	c->channel = channel;
 	c->method = m->method;
 	c->window = m->window < d->options.window_max ? m->window : d->options.window_max;
@@ -237,6 +246,7 @@ void call_end(struct daemon *d, uint32_t call, struct wire_end *end)
 	}
 	c->end_length = w.length;
 	c->state = CALL_ENDED;
+	keep_call_end(d, call);
 	if (c->peer == NONE)
 		call_settled(d, call);
 }
@@ -297,7 +307,8 @@ static bool data_next(const struct call *c, uint32_t *token_last, size_t *byte_l
 	if (c->seq < c->seq_made) {
 		*token_last = c->sent[c->seq].tokens;
 		*byte_last = c->sent[c->seq].bytes;
-		return *byte_last <= c->window;
+		/* After a restart it may not have been computed again yet. */
+		return *token_last <= c->sampled && *byte_last <= c->visible && *byte_last <= c->window;
 	}
 	size_t most = c->visible < c->window ? c->visible : (size_t)c->window;
 	if (most > c->sent_bytes + DATA_TEXT_MAX)
@@ -328,6 +339,9 @@ static int data_send(struct daemon *d, struct call *c, uint32_t token_last, size
 		.logprobs = logprobs_write(d, c, c->sent_tokens, token_last)};
 	wire_writer_init(&w, d->out, d->out_max / 2);
 	CHECK(wire_write_data(&w, &m) == 0);
+	if (c->seq == c->seq_made)
+		keep_sent(d, (uint32_t)(c - d->calls), c->seq + 1,
+			  &(struct sent_mark){token_last, (uint32_t)byte_last});
 	TRY(peer_send(d, c->peer, WIRE_DATA, c->channel, c->seq + 1, d->out, w.length,
 		      c->token + c->sent_tokens, (size_t)m.n_tokens * 4));
 	if (c->seq == c->seq_made) {
@@ -347,7 +361,7 @@ static int accepted_send(struct daemon *d, struct call *c)
 {
 	uint8_t body[64];
 	struct wire_writer w;
-	const struct wire_accepted m = {.op = c->op, .dup = c->dup, .durable = false};
+	const struct wire_accepted m = {.op = c->op, .dup = c->dup, .durable = c->accept_mark != 0};
 	wire_writer_init(&w, body, sizeof body);
 	CHECK(wire_write_accepted(&w, &m) == 0);
 	TRY(peer_send(d, c->peer, WIRE_ACCEPTED, c->channel, 0, body, w.length, NULL, 0));
@@ -359,6 +373,8 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
 	uint32_t token_last;
 	size_t byte_last;
+	if (!c->accepted_sent && d->store && c->accept_mark > store_settled(d->store))
+		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
 	while (!c->dropped && data_next(c, &token_last, &byte_last))

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/endpoint.h"
+#include "runtime/keep.h"
 #include "runtime/loop.h"
 
 enum { EXIT_DONE = 0, EXIT_FAILED = 1, EXIT_NOT_NOW = 3, OUT_BYTES = 320 * 1024, FD_WANTED = 4096 };
@@ -199,14 +200,21 @@ static int text_open(struct daemon *d)
 	code = d->options.template_name[0] ? template_find(d->options.template_name, &d->template)
 					   : template_of_model(d->model, &d->template, reason);
 	if (code && d->options.template_name[0]) {
-		log_say(LOG_ERROR, "there is no chat template of that name (--template)");
+		char names[256] = "";
+		for (unsigned i = 0, n = 0; template_names(i); i++)
+			n += (unsigned)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
+						template_names(i));
+		log_say(LOG_ERROR, "there is no chat template of that name (--template); known: %s", names);
 		return code;
 	}
 	if (code) {
-		log_say(LOG_NOTICE, "%s; serving raw tokens and text only", reason);
+		log_say(LOG_NOTICE, "%s; name a template with --template, or send raw tokens: "
+			"messages will be refused", reason);
 		d->template = NULL;
 	}
-	d->end_mark = tokenizer_find(d->tokenizer, "<|im_end|>");
+	d->call_mark = UINT32_MAX;
+	if (d->template)
+		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
 	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
 		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
@@ -250,7 +258,8 @@ static int store_start(struct daemon *d)
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
 	so.page_tokens = d->limits.page_tokens;
-	const uint32_t most = sched_effect_max(&d->limits) * 2 + 64;
+	const uint32_t most = sched_effect_max(&d->limits) * 2 + 4096;
+	so.keep_bytes = 4 * KEEP_STEP_BYTES;
 	while (so.ring_records < most)
 		so.ring_records *= 2;
 	const int code = store_open(&so, &d->store, reason, &warning);
@@ -366,6 +375,9 @@ static int daemon_open(struct daemon *d)
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
 	TRY(tables_open(d));
+	TRY(traffic_open(d));
+	TRY(keep_open(d));
+	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
@@ -386,8 +398,12 @@ static void daemon_close(struct daemon *d)
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
+	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
+	keep_close(d);
+	if (d->streams >= 0)
+		close(d->streams);
 	rendering_free(&d->rendering);
 	free(d->peers);
 	free(d->owed);
@@ -425,7 +441,7 @@ int daemon_run(const struct options *options)
 	char reason[MODEL_REASON_MAX];
 	memset(d, 0, sizeof *d);
 	d->options = *options;
-	d->signals = d->epoll = -1;
+	d->signals = d->epoll = d->streams = -1;
 	log_level_set((enum log_level)options->log);
 	if (sodium_init() < 0)
 		return EXIT_FAILED;

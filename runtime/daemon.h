@@ -13,6 +13,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "clients/wire.h"
 #include "runtime/engine.h"
@@ -77,7 +78,7 @@ struct turn_mark {
 struct held_form {
 	struct form *form;
 	uint32_t sessions;
-	/* The tools that it was made of, one after another, for session.export. */
+	/* The tools that it was made of, one after another, for session.export and restarts. */
 	char *tools;
 	uint32_t tool_count, *tool_length;
 };
@@ -96,7 +97,11 @@ struct session {
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
+	uint64_t number;           /* in the recorded traffic; 0: not there yet */
 	uint64_t touched_us;       /* when a call last named it */
+	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
+	uint32_t kept_history, kept_marks;
+	uint32_t known;            /* tokens that were computed before the restart */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
 };
 
@@ -125,6 +130,8 @@ struct call {
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
+	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
+	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
 	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
@@ -138,13 +145,15 @@ struct call {
 	char stop_bytes[WIRE_STOPS_MAX * 257];
 	struct form_state form;
 	bool forced, tools;
-	uint32_t prompt, computed, keep;
+	uint32_t prompt, computed, keep, output_max;
 	uint32_t sampled;       /* tokens so far */
 	uint32_t credit;        /* told to the scheduler */
 	uint64_t tool_us;
 	size_t text_length;     /* bytes of text so far */
 	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
+	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
+	size_t call_visible;
 	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
@@ -206,7 +215,7 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
-	uint32_t end_mark;        /* the token that the template closes a message with */
+	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
@@ -224,6 +233,8 @@ struct daemon {
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
 	struct stats stats;
+	FILE *traffic;          /* NULL: nothing is recorded */
+	uint64_t traffic_sessions;
 	bool draining, stopping, failed;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
@@ -257,6 +268,12 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
+	uint8_t *scratch;       /* for what is kept */
+	int streams;            /* the file of what was sent */
+	bool restore_other;     /* what is restored was made with another model or plan */
+	uint64_t swept_us;
+	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
+	uint32_t forgotten_next;
 	struct inject inject;
 	struct page_sum *sums;  /* per page */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
@@ -308,6 +325,8 @@ void calls_close(struct daemon *d);
 /* A slot for the CALL in hand; NONE if there is none free or the principal has too many. */
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m);
 void call_free(struct daemon *d, uint32_t call);
+/* A free slot as a new one, in CALL_ENDED, with nobody's name on it. */
+void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
@@ -383,6 +402,8 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
+/* The tools of a session, as they were kept. */
+int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes);
 /* Sets what END says of a session: id, epoch, turn. */
 void session_end_fields(const struct session *s, struct wire_end *end);
 /* Tokenises the rendering in hand into d->ids; *count of them. */
@@ -392,6 +413,9 @@ int session_tokenise(struct daemon *d, size_t *count);
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
 		 size_t length, const uint8_t *blob, size_t blob_length);
+/* A turn that ran before the restart runs again from its start, or ends as restarted. */
+void turn_restart(struct daemon *d, uint32_t call);
+void turn_restart_fail(struct daemon *d, uint32_t call);
 /* Ends the deferred turns of a session, with a status or (NULL) as not found. */
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 /* Runs the turns that waited for the one they supersede. */
@@ -400,6 +424,11 @@ void turns_deferred(struct daemon *d);
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
 /* What END says of a turn that ended so. */
 const char *turn_status(enum end end);
+/* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
+enum { TURN_ID_ROOM = 24 };
+void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][TURN_ID_ROOM]);
+/* Says in END's result why what looked like a call was none, if something did. */
+void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end);
 /* The scheduler's END of a turn. */
 void turn_over(struct daemon *d, uint32_t call, const struct effect *effect);
 /* Adds the counts that penalties need. */
@@ -452,6 +481,11 @@ void inject_entry(struct daemon *d, const struct batch_entry *e, uint32_t pages,
 void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,
 			   size_t blob_length);
+
+/* traffic.c: the turns that were answered, as a trace. */
+int traffic_open(struct daemon *d);
+void traffic_turn(struct daemon *d, const struct call *c, struct session *s, const struct effect *e);
+void traffic_close(struct daemon *d);
 
 /* metrics.c */
 void histogram_add(struct histogram *h, uint64_t us);

@@ -3,7 +3,7 @@
  * open, so that model_read reads the file that was checked even if the path now leads
  * elsewhere.
  */
-#include "runtime/load.h"
+#include "runtime/load_hub.h"
 
 #include <errno.h>
 #include <sodium.h>
@@ -17,6 +17,7 @@ enum { HASH_SAMPLE_BYTES = 4096 };
 /* model->tensor and the names are the first file's own, or with several files made of all. */
 struct private {
 	struct gguf *gguf; /* one for each file */
+	struct hub *hub;   /* of a folder, which has one gguf without a file; or NULL */
 	uint32_t file_count;
 	struct map *names;
 	struct tensor *tensor; /* NULL with one file */
@@ -44,36 +45,56 @@ static int read_at(int fd, uint64_t offset, uint64_t bytes, uint8_t *to)
 
 /* Metadata whole, then the size, then start, middle and end of each tensor: two files that differ
    in training differ in every tensor, and reading all would cost what loading costs. */
-static int hash_file(const struct gguf *g, crypto_generichash_state *state)
+static void hash_size(crypto_generichash_state *state, uint64_t bytes)
 {
-	uint8_t sample[HASH_SAMPLE_BYTES], size[8];
-	crypto_generichash_update(state, g->bytes, g->metadata_bytes);
+	uint8_t size[8];
 	for (unsigned i = 0; i < 8; i++)
-		size[i] = (uint8_t)(g->file_bytes >> 8 * i);
+		size[i] = (uint8_t)(bytes >> 8 * i);
 	crypto_generichash_update(state, size, sizeof size);
-	for (uint32_t i = 0; i < g->tensor_count; i++) {
-		const struct tensor *t = &g->tensor[i];
+}
+
+static int file_of(const struct private *p, const struct tensor *t)
+{
+	return p->hub ? p->hub->fd[t->file] : p->gguf[t->file].fd;
+}
+
+static int hash_tensors(const struct private *p, const struct tensor *tensor, uint32_t count,
+			crypto_generichash_state *state)
+{
+	uint8_t sample[HASH_SAMPLE_BYTES];
+	for (uint32_t i = 0; i < count; i++) {
+		const struct tensor *t = &tensor[i];
+		if (t->made) {
+			crypto_generichash_update(state, t->made, t->bytes);
+			continue;
+		}
 		uint64_t n = t->bytes < sizeof sample ? t->bytes : sizeof sample;
 		const uint64_t at[3] = {0, (t->bytes - n) / 2, t->bytes - n};
 		for (unsigned k = 0; k < (t->bytes > sizeof sample ? 3 : 1); k++) {
-			TRY(read_at(g->fd, t->offset + at[k], n, sample));
+			TRY(read_at(file_of(p, t), t->offset + at[k], n, sample));
 			crypto_generichash_update(state, sample, n);
 		}
 	}
 	return 0;
 }
 
-static int hash_model(struct private *p, uint8_t hash[32])
+static int hash_model(const struct model *model, struct private *p, uint8_t hash[32])
 {
 	crypto_generichash_state state;
+	uint32_t done = 0;
+	int code = 0;
 	crypto_generichash_init(&state, NULL, 0, 32);
-	for (uint32_t i = 0; i < p->file_count; i++) {
-		int code = hash_file(&p->gguf[i], &state);
-		if (code == -ERR_IO)
-			return gguf_refuse(p->gguf, code, "reading the tensors failed: errno %d", errno);
-		if (code != 0)
-			return gguf_refuse(p->gguf, code, "the file was cut off while it was read");
+	for (uint32_t i = 0; i < p->file_count && code == 0; i++) {
+		const struct gguf *g = &p->gguf[i];
+		crypto_generichash_update(&state, g->bytes, g->metadata_bytes);
+		hash_size(&state, g->file_bytes);
+		code = hash_tensors(p, model->tensor + done, g->tensor_count, &state);
+		done += g->tensor_count;
 	}
+	if (code == -ERR_IO)
+		return gguf_refuse(p->gguf, code, "reading the tensors failed: errno %d", errno);
+	if (code != 0)
+		return gguf_refuse(p->gguf, code, "the file was cut off while it was read");
 	crypto_generichash_final(&state, hash, 32);
 	return 0;
 }
@@ -123,6 +144,14 @@ static int open_files(struct model *model, struct private *p, char *reason)
 		return -ERR_MEMORY;
 	p->gguf->fd = -1;
 	p->file_count = 1;
+	if (hub_is(model->path)) {
+		TRY(hub_open(model->path, &p->hub, p->gguf, reason));
+		model->tensor = p->gguf->tensor;
+		model->tensor_count = p->gguf->tensor_count;
+		for (uint32_t i = 0; i < p->hub->file_count; i++)
+			model->file_bytes += p->hub->file_bytes[i];
+		return 0;
+	}
 	TRY(gguf_open(model->path, p->gguf, reason));
 	/* What identifies the architecture is looked at first, since a foreign one has a vocabulary
 	   of its own kind too. */
@@ -150,10 +179,16 @@ static int fill(struct model *model, struct private *p)
 	struct gguf *g = p->gguf;
 	TRY(load_vocabulary(g, model, &p->vocabulary));
 	TRY(load_arch(g, model));
+	if (p->hub) {
+		/* Hubs keep the halves of a head apart, in llama's files too. */
+		model->arch.rope = ROPE_HALVES;
+		if (p->hub->attention_scale > 0)
+			model->arch.attention_scale = p->hub->attention_scale;
+	}
 	TRY(read_title(g, model));
 	for (uint32_t i = 0; i < model->tensor_count; i++)
 		model->parameters += (uint64_t)model->tensor[i].rows * model->tensor[i].columns;
-	return hash_model(p, model->hash);
+	return hash_model(model, p, model->hash);
 }
 
 int model_open(const char *path, struct model **out, char *reason)
@@ -196,6 +231,7 @@ void model_close(struct model **model)
 	struct private *private = (*model)->private;
 	for (uint32_t i = 0; i < private->file_count; i++)
 		gguf_close(&private->gguf[i]);
+	hub_close(&private->hub);
 	free(private->gguf);
 	free(private->tensor);
 	map_close(&private->names);
@@ -216,5 +252,9 @@ const struct tensor *model_tensor(const struct model *model, const char *name)
 int model_read(const struct model *model, const struct tensor *tensor, void *to)
 {
 	const struct private *private = model->private;
-	return read_at(private->gguf[tensor->file].fd, tensor->offset, tensor->bytes, to);
+	if (tensor->made) {
+		memcpy(to, tensor->made, tensor->bytes);
+		return 0;
+	}
+	return read_at(file_of(private, tensor), tensor->offset, tensor->bytes, to);
 }

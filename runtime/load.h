@@ -1,8 +1,8 @@
 /*
- * Inside the loader: what a GGUF file says, before anything is made of it. load_gguf.c reads the
- * structure (header, keys, tensor directory), load_split.c finds the files of a split model,
- * load_arch.c reads the architecture, load_vocabulary.c the vocabulary, load.c puts the model
- * together. Nobody else includes this.
+ * Inside the loader: what a model's files say, before anything is made of it. load_gguf.c reads the
+ * structure (header, keys, tensor directory), load_split.c finds the files of a split model, load_hub.c
+ * reads a folder of safetensors, load_arch.c the architecture, load_vocabulary.c the vocabulary; load.c
+ * puts the model together. Nobody else includes this.
  */
 #ifndef HOLDFAST_RUNTIME_LOAD_H
 #define HOLDFAST_RUNTIME_LOAD_H
@@ -69,6 +69,10 @@ const char *gguf_show(const char *bytes, size_t length);
 
 /* Opens the file and reads the structure; *g is zeroed first, and gguf_close is due in any case. */
 int gguf_open(const char *path, struct gguf *g, char *reason);
+/* The same of keys in memory, and of tensors that lie elsewhere: both are taken over, and their
+   names are borrowed until gguf_close. *g is zero but for fd and reason. */
+int gguf_adopt(uint8_t *bytes, size_t length, struct tensor *tensor, uint32_t tensor_count,
+	       struct gguf *g, char *reason);
 void gguf_close(struct gguf *g);
 
 /* The value of a key, NULL if there is none. */

@@ -303,6 +303,12 @@ static int read_counts(struct gguf *g, uint64_t *tensors, uint64_t *values)
 
 static int index_keys(struct gguf *g)
 {
+	/* What was read ahead is given back. After this the bytes no longer move: from here on
+	   strings are pointers. */
+	uint8_t *exact = realloc(g->bytes, g->at);
+	if (exact)
+		g->bytes = exact;
+	g->have = g->capacity = g->at;
 	TRY(map_open(g->value_count, &g->keys));
 	for (uint32_t i = 0; i < g->value_count; i++) {
 		const struct gguf_value *v = &g->value[i];
@@ -411,13 +417,9 @@ static int open_file(const char *path, struct gguf *g)
 	return 0;
 }
 
-int gguf_open(const char *path, struct gguf *g, char *reason)
+static int read_structure(struct gguf *g)
 {
-	memset(g, 0, sizeof *g);
-	g->fd = -1;
-	g->reason = reason;
 	uint64_t tensors = 0, values = 0;
-	TRY(open_file(path, g));
 	TRY(read_counts(g, &tensors, &values));
 	for (; g->value_count < values; g->value_count++) {
 		TRY(values_room(g, values));
@@ -428,15 +430,38 @@ int gguf_open(const char *path, struct gguf *g, char *reason)
 		TRY(take_tensor(g, g->tensor_count));
 	}
 	g->metadata_bytes = g->at;
-	/* What was read ahead is given back. After this the bytes no longer move: from here on
-	   strings are pointers. */
-	uint8_t *exact = realloc(g->bytes, g->at);
-	if (exact)
-		g->bytes = exact;
-	g->have = g->capacity = g->at;
-	TRY(index_keys(g));
+	return index_keys(g);
+}
+
+int gguf_open(const char *path, struct gguf *g, char *reason)
+{
+	memset(g, 0, sizeof *g);
+	g->fd = -1;
+	g->reason = reason;
+	TRY(open_file(path, g));
+	TRY(read_structure(g));
 	TRY(index_names(g));
 	return place_tensors(g);
+}
+
+int gguf_adopt(uint8_t *bytes, size_t length, struct tensor *tensor, uint32_t tensor_count,
+	       struct gguf *g, char *reason)
+{
+	g->reason = reason;
+	g->bytes = bytes;
+	g->have = g->capacity = length;
+	g->file_bytes = length;
+	int code = read_structure(g);
+	/* The keys told of no tensors. */
+	g->tensor = tensor;
+	g->tensor_count = tensor_count;
+	TRY(code);
+	TRY(map_open(tensor_count, &g->names));
+	for (uint32_t i = 0; i < tensor_count; i++)
+		if (!map_add(g->names, tensor[i].name, strlen(tensor[i].name), i))
+			return gguf_refuse(g, -ERR_BAD_FILE, "%s: the tensor is there twice",
+					   gguf_show(tensor[i].name, strlen(tensor[i].name)));
+	return 0;
 }
 
 void gguf_close(struct gguf *g)

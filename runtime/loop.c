@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/keep.h"
+
 enum {
 	MESSAGES_PER_TURN = 64,
 	MESSAGES_US = 4000, /* after so long the others have their turn */
@@ -34,7 +36,7 @@ struct parts {
 	bool too_many;
 };
 
-static uint64_t clock_us(void)
+uint64_t loop_clock_us(void)
 {
 	struct timespec t;
 	clock_gettime(CLOCK_MONOTONIC, &t);
@@ -331,14 +333,14 @@ static bool socket_readable(void *socket)
 static bool door_take(struct daemon *d, uint32_t door)
 {
 	struct parts p;
-	const uint64_t began = clock_us();
+	const uint64_t began = loop_clock_us();
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
 		if (!parts_receive(d->door[door].socket, &p))
 			return false;
 		parts_do(d, door, &p);
 		parts_close(&p);
 		/* Costly ones share the loop with streams and with other peers. */
-		if (clock_us() - began > MESSAGES_US)
+		if (loop_clock_us() - began > MESSAGES_US)
 			break;
 	}
 	return true;
@@ -507,7 +509,7 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		next = d->now_us + 20000;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
-	const uint64_t now = clock_us();
+	const uint64_t now = loop_clock_us();
 	if (next <= now)
 		return 0;
 	const uint64_t ms = (next - now + 999) / 1000;
@@ -565,7 +567,7 @@ static void audit(struct daemon *d)
 
 static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 {
-	d->now_us = clock_us();
+	d->now_us = loop_clock_us();
 	d->loop_turns++;
 	signals_take(d);
 	engine_take(d);
@@ -584,6 +586,8 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
+	const uint64_t sweep = keep_sweep(d);
+	*calls_next = sweep < *calls_next ? sweep : *calls_next;
 	const uint64_t scrub = digests_scrub(d);
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
@@ -611,7 +615,7 @@ int loop_run(struct daemon *d)
 	bool more = false;
 	uint64_t calls_next = UINT64_MAX;
 	TRY(loop_open(d));
-	d->now_us = d->started_us = clock_us();
+	d->now_us = d->started_us = loop_clock_us();
 	for (;;) {
 		loop_turn(d, &more, &calls_next);
 		if (d->failed || d->stopping || (d->draining && drain_over(d)))

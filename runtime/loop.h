@@ -8,6 +8,7 @@
 
 /* Everything is open; d->signals is a signalfd. Returns 0 after a drain, or a negative code when
    something failed for good (it has been said on stderr). */
+uint64_t loop_clock_us(void); /* the clock of all events */
 int loop_run(struct daemon *d);
 
 #endif

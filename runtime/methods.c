@@ -6,7 +6,7 @@
 #include <string.h>
 
 #include "config.h"
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { LIST_COUNT_DEFAULT = 100 };
 
@@ -373,6 +373,7 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 {
 	const struct wire_call *m = &d->message;
 	const int code = method_session_check(d, call, m);
+	const uint64_t mark = d->store ? store_mark(d->store) : 0;
 	if (code)
 		call_fail(d, call, code);
 	else if (methods[m->method].look)
@@ -385,10 +386,13 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		session_method_import(d, call, m, blob, blob_length);
 	else
 		turn_method(d, call, m, body, length, blob, blob_length);
+	/* What was changed is on disk before its END says so; a turn sees to its own. */
+	if (d->store && !method_is_turn(m->method) && store_mark(d->store) != mark)
+		d->calls[call].hold_mark = store_mark(d->store);
 }
 
 /* As idem_find, by the bytes of the message: those are what must be the same. */
-static int key_find(const struct daemon *d, uint32_t principal, const void *body, size_t length,
+static int key_find(struct daemon *d, uint32_t principal, const void *body, size_t length,
 		    const uint8_t *blob, size_t blob_length, uint8_t hash[16], struct wire_id *op)
 {
 	crypto_generichash_state state;
@@ -397,7 +401,8 @@ static int key_find(const struct daemon *d, uint32_t principal, const void *body
 	if (blob)
 		crypto_generichash_update(&state, blob, blob_length);
 	crypto_generichash_final(&state, hash, 16);
-	return idem_find(d, principal, &d->message.idem, hash, op);
+	const int code = idem_find(d, principal, &d->message.idem, hash, op);
+	return code ? code : keep_idem_find(d, principal, &d->message.idem, hash, op);
 }
 
 void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *body, size_t length,
@@ -427,7 +432,9 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	uint8_t hash[16];
 	struct wire_id op;
 	code = m->has_idem ? key_find(d, p->principal, body, length, blob, blob_length, hash, &op) : 0;
-	const uint32_t first = code == 1 ? call_of_op(d, p->principal, &op) : NONE;
+	uint32_t first = code == 1 ? call_of_op(d, p->principal, &op) : NONE;
+	if (code == 1 && first == NONE)
+		first = keep_call_revive(d, p->principal, &op);
 	if (first != NONE && call_attach(d, first, peer, channel, 0, m->window) == 0) {
 		p->channel_last = channel;
 		return;
@@ -450,5 +457,7 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	}
 	if (m->has_idem)
 		idem_keep(d, call, &m->idem, hash);
+	if (m->has_idem && methods[m->method].writes)
+		keep_idem(d, call, &m->idem, hash);
 	dispatch(d, call, body, length, blob, blob_length);
 }

@@ -1,7 +1,7 @@
 /*
- * A model file, read and checked: what architecture it is, where its tensors lie, its vocabulary.
- * load.c fills it from GGUF. Everything in the file is taken as hostile: a refusal names the field,
- * the value found and the limit.
+ * A model, read and checked: what architecture it is, where its tensors lie, its vocabulary. load*.c
+ * fill it from GGUF files, or from a folder of safetensors as hubs have them. Everything in a file is
+ * taken as hostile: a refusal names the field, the value found and the limit.
  */
 #ifndef HOLDFAST_RUNTIME_MODEL_H
 #define HOLDFAST_RUNTIME_MODEL_H
@@ -37,6 +37,7 @@ struct tensor {
 	uint32_t rows, columns; /* 1 x n for a vector */
 	uint64_t offset, bytes; /* in the file */
 	uint32_t file;     /* which file of a split model */
+	const void *made;  /* not as a file has it: its bytes; NULL: they are in the file */
 };
 
 /* Token kinds as GGUF numbers them. */
@@ -71,16 +72,17 @@ struct model {
 	void *private;          /* load.c's memory */
 };
 
-/* Opens, checks and describes a file; reads no weights but what hashing needs. On refusal *reason
-   (room for MODEL_REASON_MAX) says field, value and limit, in printable ASCII, without the file's
-   own bytes beyond a short sanitised name. -ERR_NO_FILE, -ERR_PERMISSION, -ERR_IO, -ERR_BAD_FILE,
-   -ERR_UNSUPPORTED (valid, but an architecture, type or tokenizer that is not taken: by name),
-   -ERR_MEMORY. */
+/* Opens, checks and describes a file, a split model by its first file, or a folder with config.json;
+   reads no weights but what hashing needs. On refusal *reason (room for MODEL_REASON_MAX) says field,
+   value and limit, in printable ASCII, without the file's own bytes beyond a short sanitised name.
+   -ERR_NO_FILE, -ERR_PERMISSION, -ERR_IO, -ERR_BAD_FILE, -ERR_UNSUPPORTED (valid, but an
+   architecture, type or tokenizer that is not taken: by name), -ERR_MEMORY. */
 int model_open(const char *path, struct model **out, char *reason);
 void model_close(struct model **model);
 /* NULL if there is none of that name. */
 const struct tensor *model_tensor(const struct model *model, const char *name);
-/* Reads a tensor's bytes as stored, `bytes` of them, into `to`. -ERR_IO, -ERR_BAD_FILE (cut off). */
+/* Reads a tensor's bytes as its type has them, `bytes` of them, into `to`. -ERR_IO, -ERR_BAD_FILE
+   (cut off). */
 int model_read(const struct model *model, const struct tensor *tensor, void *to);
 
 #endif

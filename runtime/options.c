@@ -54,6 +54,7 @@ static const struct entry table[] = {
 	       "content of full pages: compared when a turn resumes, or at rest too"),
 	BYTES("scrub-bytes", scrub_bytes, 1, 1ull << 40, "16M", "bytes a second of --digest scrub"),
 	NUMBER("scrub-ms", scrub_ms, 1, 1ull << 40, "60000", "time between two looks at a page at rest"),
+	TEXT("trace", trace, "", "records counts and times of the turns into a new file, for simulate"),
 	TEXT("inject", inject, "", "faults on purpose: NAME@N, NAME/N, POINT@N=WHAT, seed=N, with commas"),
 	CHOICE("log", log, "error|notice|debug", "notice", "how much is said on stderr"),
 	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
@@ -89,6 +90,7 @@ static const struct entry table[] = {
 	       "a call with a key outlives its lost reader by so long, if it names no time"),
 	NUMBER("detach-max-ms", detach_max_ms, 0, 86400000, "600000", "longest such time that a call may name"),
 	NUMBER("keep-ms", keep_ms, 0, 86400000, "300000", "an ended call with a key can be asked for again"),
+	NUMBER("idem-ms", idem_ms, 1000, 1ull << 40, "86400000", "an answer is on disk for its key so long"),
 	NUMBER("session-idle-ms", session_idle_ms, 0, 1ull << 40, "0",
 	       "a session that nobody names for so long is closed; 0: never"),
 	NUMBER("strikes", strikes, 0, 1000000, "3", "malformed messages a minute before a peer is muted; 0: any"),
@@ -108,7 +110,8 @@ enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
 static void help(void)
 {
 	printf("usage: holdfastd --model FILE [options]\n"
-	       "       holdfastd inspect|tokenize|logits|perplexity|bench MODEL [options]\n\noptions:\n");
+	       "       holdfastd inspect|tokenize|logits|perplexity|bench MODEL [options]\n"
+	       "       holdfastd simulate --trace FILE --format FORMAT --memory BYTES [options]\n\noptions:\n");
 	for (int i = 0; i < ENTRY_COUNT; i++) {
 		const struct entry *e = &table[i];
 		char left[80];

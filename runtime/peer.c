@@ -9,7 +9,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000, RATE_BURST_US = 1000000 };
 
@@ -27,6 +27,7 @@ uint32_t principal_find(struct daemon *d, const char *user, uint32_t tenant)
 		if (!d->principals[i].name[0]) {
 			snprintf(d->principals[i].name, sizeof d->principals[i].name, "%s", user);
 			d->principals[i].tenant = tenant;
+			keep_principal(d, i);
 			return i;
 		}
 		if (strcmp(d->principals[i].name, user) == 0)

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 enum {
 	FORCED_STRING_BYTES = 4096, /* longest string argument of a forced call */
@@ -154,6 +154,12 @@ void session_cut(struct daemon *d, uint32_t session, uint32_t tokens)
 	if (within && !at_start)
 		s->state.open = true;
 	s->history = tokens;
+	if (s->kept_history > tokens)
+		s->kept_history = tokens;
+	if (s->kept_marks > s->mark_count)
+		s->kept_marks = s->mark_count;
+	if (s->known > tokens)
+		s->known = tokens;
 }
 
 int session_tokenise(struct daemon *d, size_t *count)
@@ -264,6 +270,23 @@ int session_tools(struct daemon *d, struct session *s, const struct wire_args *a
 	return tools_copy(held, a);
 }
 
+int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes)
+{
+	static struct wire_args args;
+	memset(&args, 0, sizeof args);
+	while (bytes > sizeof(uint32_t) && args.tool_count < WIRE_TOOLS_MAX) {
+		uint32_t length;
+		memcpy(&length, tools, sizeof length);
+		if (length > bytes - sizeof length)
+			return -ERR_INTEGRITY;
+		args.tools[args.tool_count++] = (struct wire_str){(const char *)tools + sizeof length, length};
+		tools += sizeof length + length;
+		bytes -= sizeof length + length;
+	}
+	static struct tool list[WIRE_TOOLS_MAX];
+	return session_tools(d, s, &args, list) == 0 ? 0 : -ERR_INTEGRITY;
+}
+
 /* Renders and tokenises the head of a session into its history. */
 static int head_make(struct daemon *d, struct session *s, const struct wire_args *a)
 {
@@ -312,6 +335,7 @@ static void session_end(struct daemon *d, uint32_t session)
 	const struct event e = {
 			.kind = EVENT_CLOSE, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
 	record_session(d, s, STORE_SESSION_CLOSE);
+	keep_session_drop(d, session);
 	s->closing = true;
 	turns_deferred_end(d, session, NULL);
 	step(d, &e, NULL);
@@ -377,6 +401,7 @@ void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, u
 	}
 	s->sched = step_granted.session;
 	record_session(d, s, STORE_SESSION_OPEN);
+	keep_session(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -440,6 +465,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		session_rollback(d, slot, tokens);
 		step_granted = granted;
 	}
+	keep_session(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -478,6 +504,7 @@ void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_
 		tokens = a->to_turn < s->mark_count ? s->mark[a->to_turn].start : s->history;
 	session_rollback(d, slot, tokens);
 	s->waits_since_us = 0;
+	keep_session(d, slot);
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);
 	uint8_t body[64];
@@ -512,6 +539,7 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 	struct wire_writer w;
 	(void)m;
 	s->epoch++; /* Whoever was attached before is fenced from now on. */
+	keep_session(d, d->calls[call].session);
 	wire_writer_init(&w, body, sizeof body);
 	wire_put_map(&w, 1);
 	wire_put_text(&w, "history");
@@ -534,6 +562,7 @@ void session_method_residency(struct daemon *d, uint32_t call, const struct wire
 		call_fail_numbers(d, call, &err);
 		return;
 	}
+	keep_session(d, d->calls[call].session);
 	granted_end(d, call, s, false);
 }
 

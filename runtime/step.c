@@ -6,8 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/daemon.h"
 #include "runtime/fault.h"
+#include "runtime/keep.h"
 
 struct granted step_granted;
 
@@ -61,7 +61,8 @@ void step_record_close(struct daemon *d)
 
 bool step_room(const struct daemon *d)
 {
-	return !d->store || store_room(d->store) > d->effects.capacity + 8;
+	return !d->store || (store_room(d->store) > d->effects.capacity + 1024 &&
+			     store_keep_room(d->store) > KEEP_STEP_BYTES);
 }
 
 static struct session *session_of(struct daemon *d, const struct effect *e)

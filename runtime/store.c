@@ -25,8 +25,15 @@
 enum { MAP_BYTES_MIN = 1 << 20, BATCH_BYTES = 256 << 10, RING_MAX = 1 << 24,
        FULL_BYTES = 1 << 20 };
 
+/* In the ring beside the records: a value that is kept. value[0]: where its head lies. */
+enum { KIND_KEPT = STORE_KIND_COUNT };
+
 struct store {
 	struct store_disk disk;
+	/* Bytes of what is kept on its way; positions count up for ever, a value never goes around. */
+	uint8_t *keep;
+	uint64_t keep_head;         /* the loop's */
+	_Atomic uint64_t keep_tail; /* the writer's */
 	struct store_options options;
 	struct store_record *ring;
 	uint64_t mask;
@@ -51,7 +58,7 @@ void store_options_default(struct store_options *options)
 {
 	*options = (struct store_options){
 		.map_bytes = 64ull << 30, .ring_records = 1 << 16, .commit_records = 4096,
-		.page_tokens = 16,
+		.keep_bytes = 16 << 20, .page_tokens = 16,
 	};
 }
 
@@ -115,6 +122,7 @@ struct batch {
 	MDB_cursor *own;
 	struct store_head head;
 	uint64_t at, step; /* step: the last one closed */
+	uint64_t keep_at;  /* keep's bytes are free up to here, once this is on disk */
 	size_t bytes;
 	bool open;         /* a part of the step in hand was put already */
 	bool changed;
@@ -162,6 +170,16 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 			b->step = r->step;
 			if (b->at - from >= s->options.commit_records || b->bytes >= BATCH_BYTES)
 				return 0;
+			continue;
+		}
+		if (r->kind == KIND_KEPT) {
+			struct keep_head head;
+			const uint64_t from_byte = r->value[0] & (s->options.keep_bytes - 1);
+			memcpy(&head, s->keep + from_byte, sizeof head);
+			TRY(table_put(b->txn, &s->disk, &head, s->keep + from_byte + sizeof head));
+			b->keep_at = r->value[1];
+			b->bytes += head.bytes;
+			b->changed = true;
 			continue;
 		}
 		if (!store_entry_room(&s->entry, 2)) {
@@ -267,6 +285,7 @@ static void *writer_run(void *arg)
 			announce(s);
 			break;
 		}
+		atomic_store_explicit(&s->keep_tail, b.keep_at, memory_order_release);
 		atomic_store_explicit(&s->tail, b.at, memory_order_release);
 		atomic_store_explicit(&s->durable, b.step, memory_order_release);
 		announce(s);
@@ -353,6 +372,7 @@ static void store_free(struct store *s)
 	if (s->event_fd >= 0)
 		close(s->event_fd);
 	free(s->ring);
+	free(s->keep);
 	free(s);
 }
 
@@ -367,6 +387,10 @@ static int options_check(const struct store_options *o, char *reason)
 		return store_refuse(reason, -ERR_OUT_OF_RANGE,
 			"audit log: a map of %llu bytes: it must have %d or more",
 			(unsigned long long)o->map_bytes, MAP_BYTES_MIN);
+	if (o->keep_bytes < 4096 || (o->keep_bytes & (o->keep_bytes - 1)) != 0)
+		return store_refuse(reason, -ERR_OUT_OF_RANGE,
+			"audit log: %llu bytes for what is kept: it must be a power of two from 4096",
+			(unsigned long long)o->keep_bytes);
 	if (o->commit_records == 0 || o->page_tokens == 0)
 		return store_refuse(reason, -ERR_OUT_OF_RANGE, "audit log: %s is 0: 1 is the least",
 				    o->commit_records == 0 ? "commit_records" : "page_tokens");
@@ -388,7 +412,8 @@ int store_open(const struct store_options *options, struct store **out, char *re
 	s->disk.lock_fd = s->disk.beacon_fd = -1;
 	s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->ring = calloc(options->ring_records, sizeof *s->ring);
-	int err = s->event_fd < 0 || s->ring == NULL ? -ERR_MEMORY : 0;
+	s->keep = malloc(options->keep_bytes);
+	int err = s->event_fd < 0 || s->ring == NULL || s->keep == NULL ? -ERR_MEMORY : 0;
 	if (err != 0)
 		store_refuse(reason, err, "audit log: no memory for a ring of %u records",
 			     options->ring_records);
@@ -441,10 +466,8 @@ int store_close(struct store **store)
 	return err;
 }
 
-int store_push(struct store *store, const struct store_record *record)
+static int ring_push(struct store *store, const struct store_record *record)
 {
-	CHECK(record->kind >= STORE_ASSIGN);
-	CHECK(record->kind < STORE_KIND_COUNT);
 	int err = atomic_load_explicit(&store->failed, memory_order_relaxed);
 	if (err != 0)
 		return err;
@@ -464,6 +487,69 @@ int store_push(struct store *store, const struct store_record *record)
 		pthread_mutex_unlock(&store->mutex);
 	}
 	return 0;
+}
+
+int store_push(struct store *store, const struct store_record *record)
+{
+	CHECK(record->kind >= STORE_ASSIGN);
+	CHECK(record->kind < STORE_KIND_COUNT);
+	return ring_push(store, record);
+}
+
+size_t store_keep_room(const struct store *store)
+{
+	const uint64_t used = store->keep_head -
+			      atomic_load_explicit(&store->keep_tail, memory_order_acquire);
+	/* A value that would go around leaves the rest of the ring empty: half is always whole. */
+	return used >= store->options.keep_bytes / 2 ? 0 : (size_t)(store->options.keep_bytes / 2 - used);
+}
+
+int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
+	       const void *value, size_t bytes)
+{
+	const struct keep_head head = {.key = *key, .table = table, .prefix = prefix,
+				       .removed = value == NULL, .bytes = value ? bytes : 0};
+	const uint64_t whole = (sizeof head + head.bytes + 7) / 8 * 8, ring = store->options.keep_bytes;
+	CHECK(key->length <= STORE_KEY_MAX);
+	if (head.bytes > STORE_KEPT_MAX || whole > ring / 2)
+		return -ERR_TOO_BIG;
+	uint64_t at = store->keep_head;
+	if ((at & (ring - 1)) + whole > ring)
+		at = (at + ring - 1) / ring * ring;
+	if (at + whole - atomic_load_explicit(&store->keep_tail, memory_order_acquire) > ring)
+		return -ERR_AUDIT_STALLED;
+	memcpy(store->keep + (at & (ring - 1)), &head, sizeof head);
+	if (head.bytes)
+		memcpy(store->keep + (at & (ring - 1)) + sizeof head, value, head.bytes);
+	const struct store_record r = {.kind = KIND_KEPT, .value = {at, at + whole}};
+	TRY(ring_push(store, &r));
+	store->keep_head = at + whole;
+	return 0;
+}
+
+static int kept_read(struct store *store, enum store_table table, struct store_key *key, void *value,
+		     size_t *bytes, MDB_cursor_op how)
+{
+	MDB_txn *txn;
+	int rc = mdb_txn_begin(store->disk.env, NULL, MDB_RDONLY, &txn);
+	if (rc != 0)
+		return store_code(rc);
+	const int err = table_get(txn, &store->disk, table, key, value, bytes, how);
+	mdb_txn_abort(txn);
+	return err;
+}
+
+int store_kept(struct store *store, enum store_table table, const struct store_key *key, void *value,
+	       size_t *bytes)
+{
+	struct store_key same = *key;
+	return kept_read(store, table, &same, value, bytes, MDB_SET_KEY);
+}
+
+int store_kept_next(struct store *store, enum store_table table, struct store_key *key, void *value,
+		    size_t *bytes)
+{
+	return kept_read(store, table, key, value, bytes, MDB_SET_RANGE);
 }
 
 uint32_t store_room(const struct store *store)

@@ -9,6 +9,7 @@
 #define HOLDFAST_RUNTIME_STORE_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { STORE_REASON_MAX = 400 };
@@ -51,6 +52,7 @@ struct store_options {
 	uint32_t ring_records;  /* power of two */
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
+	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
 };
 void store_options_default(struct store_options *options);
@@ -80,6 +82,35 @@ int store_fd(const struct store *store);
 int store_failed(const struct store *store); /* 0, or the writer's error; store_fd tells of it */
 /* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %: open no session. */
 int store_space(const struct store *store);
+/* What must be there after a restart: values by key, written in the transaction of the step in which
+   they are pushed. A value is proven when it is read (a sum over key and bytes). */
+enum store_table {
+	TABLE_PRINCIPAL, /* u32 -> name */
+	TABLE_SESSION,   /* id -> what a session is, without its tokens */
+	TABLE_TURN,      /* id, kind, chunk -> tokens, marks, tools */
+	TABLE_CALL,      /* op -> a call that runs, or what it answered */
+	TABLE_IDEM,      /* principal, key -> op and hash of the body */
+	TABLE_EXPIRES,   /* time, table, key -> empty */
+	TABLE_COUNT
+};
+enum { STORE_KEY_MAX = 64, STORE_KEPT_MAX = 8 << 20 };
+struct store_key {
+	uint8_t bytes[STORE_KEY_MAX];
+	uint32_t length;
+};
+/* value NULL: the key is removed; with prefix, all that begin so. -ERR_AUDIT_STALLED: no room now
+   (see store_keep_room), -ERR_TOO_BIG, or the writer's error. Needs the STEP_END of its step. */
+int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
+	       const void *value, size_t bytes);
+size_t store_keep_room(const struct store *store); /* bytes of values that can be pushed now */
+/* Reads what is on disk, not what was only pushed. *bytes: room in, length out. -ERR_NOT_FOUND,
+   -ERR_TOO_BIG, -ERR_INTEGRITY (the value is damaged). From the loop's thread only. */
+int store_kept(struct store *store, enum store_table table, const struct store_key *key, void *value,
+	       size_t *bytes);
+/* The first key at or after *key with its value; *key becomes it. As store_kept. */
+int store_kept_next(struct store *store, enum store_table table, struct store_key *key, void *value,
+		    size_t *bytes);
+
 /* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
    is durable when settled has reached the mark taken after it. Records need their STEP_END. */
 uint64_t store_mark(const struct store *store);

@@ -334,6 +334,9 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 		rc = mdb_dbi_open(txn, "audit", flags | MDB_INTEGERKEY, &disk->audit);
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "own", flags | MDB_INTEGERKEY, &disk->own);
+	/* A log of before these tables were has none of them yet. */
+	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
+		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
 	if (rc == 0 && make) {
 		uint32_t schema = STORE_SCHEMA;
 		store_genesis(disk->head.hash, disk->uuid);

@@ -7,10 +7,11 @@
  *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
  *	                    store is being made
  *	beacon              see store_beacon.c
- *	data.mdb, lock.mdb  LMDB's, with three databases:
+ *	data.mdb, lock.mdb  LMDB's, with these databases:
  *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8, beacon
  *		the ids of the beacon's places that were made entries of
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
+ *	principal, session, turn, call, idem, expires: see store.h; a value ends in its sum
  *	own     place << 56 | group << 48 | page, native -> struct store_own
  *
  * The hash of an entry is BLAKE2b-256 over the hash before it, the header and the body; the hash
@@ -33,7 +34,7 @@ enum {
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
 	STORE_PACKED_MAX = 100,  /* of one record, see record_pack */
 	STORE_TAIL = 65536,      /* entries whose chain is followed at each open */
-	STORE_DBS_MAX = 16,
+	STORE_DBS_MAX = 16, /* the tables below, and room */
 	STORE_READERS_MAX = 16
 };
 
@@ -90,7 +91,7 @@ struct store_disk {
 	char *dir;
 	int lock_fd, beacon_fd;
 	MDB_env *env;
-	MDB_dbi meta, audit, own;
+	MDB_dbi meta, audit, own, kept[TABLE_COUNT];
 	uint8_t uuid[STORE_UUID];
 	struct store_head head;
 	bool clean; /* as found at open */
@@ -113,6 +114,20 @@ int beacon_open(struct store_disk *disk, char *reason);
 void beacon_write(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
 bool beacon_read(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
 void beacon_clear(const struct store_disk *disk, unsigned place);
+
+/* store_keep.c: the tables of what is kept. */
+enum { KEEP_SUM = 8 };
+/* What stands before a value on its way to the writer. bytes: NONE for a removal. */
+struct keep_head {
+	struct store_key key;
+	uint32_t table, prefix, removed, reserved;
+	uint64_t bytes;
+};
+extern const char *const store_table_names[TABLE_COUNT];
+int table_put(MDB_txn *txn, const struct store_disk *disk, const struct keep_head *head, const void *value);
+/* how: MDB_SET_KEY, or MDB_SET_RANGE for the first at or after *key, which it becomes. */
+int table_get(MDB_txn *txn, const struct store_disk *disk, enum store_table table, struct store_key *key,
+	     void *value, size_t *bytes, MDB_cursor_op how);
 
 /* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
 uint32_t store_crc(uint64_t key, const struct store_own *row);

@@ -62,9 +62,48 @@ static int walk_free(MDB_txn *txn, uint64_t page_last, char *reason)
 	return rc == MDB_NOTFOUND ? 0 : refuse_file(reason, "the free list is not valid", 0);
 }
 
+static bool name_is(const MDB_val *key, const char *name)
+{
+	return key->mv_size == strlen(name) && memcmp(key->mv_data, name, key->mv_size) == 0;
+}
+
+/* Every value is touched, so that what crashes crashes the child; what it says is proven when read. */
+static int walk_kept(MDB_txn *txn, char *reason)
+{
+	uint32_t sum = 0;
+	for (unsigned i = 0; i < TABLE_COUNT; i++) {
+		MDB_dbi dbi;
+		MDB_stat stat;
+		MDB_cursor *cursor;
+		MDB_val key, value;
+		int rc = mdb_dbi_open(txn, store_table_names[i], 0, &dbi);
+		if (rc == MDB_NOTFOUND)
+			continue;
+		if (rc == 0)
+			rc = mdb_stat(txn, dbi, &stat);
+		if (rc == 0)
+			rc = mdb_cursor_open(txn, dbi, &cursor);
+		if (rc != 0)
+			return refuse_file(reason, "a table of sessions does not open", rc);
+		size_t seen = 0;
+		for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && seen <= stat.ms_entries;
+		     seen++) {
+			for (size_t at = 0; at < value.mv_size; at += 512)
+				sum += ((const uint8_t *)value.mv_data)[at];
+			rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+		}
+		mdb_cursor_close(cursor);
+		if (rc != MDB_NOTFOUND || seen != stat.ms_entries)
+			return refuse_file(reason, "a table of sessions is not whole", rc == MDB_NOTFOUND ? 0 : rc);
+	}
+	*(volatile uint32_t *)&sum = sum;
+	return 0;
+}
+
 static int walk_names(MDB_txn *txn, unsigned *count, char *reason)
 {
 	static const char *const names[] = {"meta", "audit", "own"};
+	unsigned ours_count = 0;
 	MDB_dbi main_dbi;
 	MDB_cursor *cursor;
 	MDB_val key, value;
@@ -74,17 +113,20 @@ static int walk_names(MDB_txn *txn, unsigned *count, char *reason)
 		rc = mdb_cursor_open(txn, main_dbi, &cursor);
 	if (rc != 0)
 		return refuse_file(reason, "the list of tables does not open", rc);
-	for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && *count <= 3; ++*count) {
-		bool ours = false;
+	for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && *count <= 3 + TABLE_COUNT;
+	     ++*count) {
+		bool ours = false, kept = false;
 		for (unsigned i = 0; i < 3; i++)
-			ours |= key.mv_size == strlen(names[i]) &&
-				memcmp(key.mv_data, names[i], key.mv_size) == 0;
-		if (!ours)
+			ours |= name_is(&key, names[i]);
+		for (unsigned i = 0; i < TABLE_COUNT; i++)
+			kept |= name_is(&key, store_table_names[i]);
+		if (!ours && !kept)
 			break;
+		ours_count += ours;
 		rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
 	}
 	mdb_cursor_close(cursor);
-	if (rc == MDB_NOTFOUND && (*count == 0 || *count == 3))
+	if (rc == MDB_NOTFOUND && (*count == 0 || ours_count == 3))
 		return 0;
 	return store_refuse(reason, -ERR_UNSUPPORTED,
 			    "audit log: data.mdb has other tables than this program's; use the program that "
@@ -254,6 +296,8 @@ int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth de
 		err = walk_meta(txn, uuid, out, reason);
 		if (err == 0 && depth != WALK_HEAD)
 			err = walk_own(txn, out->head.seq, out, reason);
+		if (err == 0 && depth != WALK_HEAD)
+			err = walk_kept(txn, reason);
 		if (err == 0)
 			err = walk_audit(txn, uuid, tails[depth], out, reason);
 	}

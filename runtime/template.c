@@ -1,31 +1,47 @@
 /*
- * ChatML, in the form of Qwen2.5's template: "# Tools" in the system message, <tool_call> blocks in
- * the assistant's, <tool_response> blocks in a user's. The templates differ in their default system
- * prompt. The texts are those that the models were trained on.
+ * The list of templates, and what all have in common: segments, and what the history still owes
+ * before the next message. The texts are those that the models were trained on.
  */
 #include "runtime/template_inside.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/tokenizer_inside.h"
+#include "runtime/unicode.h"
+
+#define SYSTEM_SMOLLM "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
+#define SYSTEM_QWEN25 "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
+#define SYSTEM_QWEN2 "You are a helpful assistant."
+
 static const struct template templates[] = {
-	/* The model's own template knows no tools; with tools this is Qwen2.5's form. */
-	{"smollm2", "You are a helpful AI assistant named SmolLM, trained by Hugging Face"},
-	{"chatml", NULL},
+	/* SmolLM2's own template knows no tools; with tools this is Qwen2.5's form. */
+	{"smollm2", &family_chatml, SYSTEM_SMOLLM, false},
+	{"chatml", &family_chatml, NULL, false},
+	{"qwen2", &family_chatml, SYSTEM_QWEN2, false},
+	{"qwen2.5", &family_chatml, SYSTEM_QWEN25, false},
+	{"qwen3", &family_chatml, NULL, false},
+	{"llama-3", &family_llama, NULL, false},
+	{"llama-3.1", &family_llama, NULL, true},
+	{"mistral", &family_mistral, NULL, false},
+	{"gemma", &family_gemma, NULL, false},
 };
 
-static const char tools_head[] =
-	"# Tools\n\n"
-	"You may call one or more functions to assist with the user query.\n\n"
-	"You are provided with function signatures within <tools></tools> XML tags:\n"
-	"<tools>";
-static const char tools_foot[] =
-	"\n</tools>\n\n"
-	"For each function call, return a json object with function name and arguments within "
-	"<tool_call></tool_call> XML tags:\n"
-	"<tool_call>\n"
-	"{\"name\": <function-name>, \"arguments\": <args-json-object>}\n"
-	"</tool_call><|im_end|>\n";
+/* How a model's own template is told: by a text in it; the first row that fits counts. */
+static const struct {
+	const char *text, *also, *name;
+} told[] = {
+	{"<|im_start|>", SYSTEM_SMOLLM, "smollm2"},
+	{"<|im_start|>", SYSTEM_QWEN25, "qwen2.5"},
+	{"<|im_start|>", "<|im_start|>system\\n" SYSTEM_QWEN2 "<|im_end|>", "qwen2"},
+	{"<|im_start|>", "</think>", "qwen3"},
+	{"<|im_start|>", "<|im_end|>", "chatml"},
+	{"<|start_header_id|>", "Cutting Knowledge Date", "llama-3.1"},
+	{"<|start_header_id|>", "<|eot_id|>", "llama-3"},
+	{"[AVAILABLE_TOOLS]", "[INST]\"", "mistral"},
+	{"<start_of_turn>", "<end_of_turn>", "gemma"},
+};
 
 void rendering_init(struct rendering *rendering)
 {
@@ -83,105 +99,110 @@ static int add(struct rendering *out, const char *bytes, size_t length, bool spe
 	return 0;
 }
 
-/* Text of our own. */
-static int own(struct rendering *out, const char *text)
+int rendering_own(struct rendering *out, const char *text)
 {
 	return add(out, text, strlen(text), true);
 }
 
-static int plain(struct rendering *out, struct text text)
+int rendering_plain(struct rendering *out, struct text text)
 {
 	return add(out, text.at, text.length, false);
 }
 
-static int one_tool(const struct tool *tool, struct rendering *out)
+/* What Python takes for white space: White_Space, and four separators of ASCII. */
+static bool python_space(uint32_t c)
+{
+	return (c >= 0x1c && c <= 0x1f) || unicode_kind(c) == UNICODE_SPACE;
+}
+
+struct text text_strip(struct text text)
+{
+	const uint8_t *at = (const uint8_t *)text.at;
+	size_t from = 0, end = text.length;
+	uint32_t c;
+	while (from < end) {
+		const size_t n = character_read(at + from, end - from, &c);
+		if (!python_space(c))
+			break;
+		from += n;
+	}
+	while (end > from) {
+		size_t last = end - 1;
+		while (last > from && end - last < 4 && (at[last] & 0xc0) == 0x80)
+			last--;
+		if (character_read(at + last, end - last, &c) != end - last || !python_space(c))
+			break;
+		end = last;
+	}
+	return (struct text){text.at + from, end - from};
+}
+
+int rendering_object(struct rendering *out, struct text object)
 {
 	struct json value;
 	struct json_out text = {0};
-	TRY(json_check(tool->json.at, tool->json.length, &value));
+	TRY(json_check(object.at, object.length, &value));
 	if (json_kind(value) != JSON_OBJECT)
 		return -ERR_BAD_ARG;
 	int code = json_write(value, &text);
 	if (code == 0)
-		code = own(out, "\n");
-	if (code == 0)
 		code = add(out, text.bytes, text.length, false);
 	free(text.bytes);
 	return code;
 }
 
-static int begin(const struct template *template, const struct message *system,
-		 const struct tool *tools, uint32_t tool_count, struct rendering *out)
-{
-	struct text content = {NULL, 0};
-	if (system)
-		content = system->content;
-	else if (template->system)
-		content = (struct text){template->system, strlen(template->system)};
-	else if (tool_count == 0)
-		return 0;
-	TRY(own(out, "<|im_start|>system\n"));
-	TRY(plain(out, content));
-	if (tool_count == 0)
-		return own(out, "<|im_end|>\n");
-	if (system || template->system)
-		TRY(own(out, "\n\n"));
-	TRY(own(out, tools_head));
-	for (uint32_t i = 0; i < tool_count; i++)
-		TRY(one_tool(&tools[i], out));
-	return own(out, tools_foot);
-}
-
-/* {"name": …, "arguments": …} as one plain segment between the marks. */
-static int one_call(const struct template *template, const struct tool_call *call,
-		    struct rendering *out)
+int call_json(const struct tool_call *call, const char *key, bool more, struct json_out *text)
 {
 	struct json arguments;
-	struct json_out text = {0};
-	(void)template;
 	TRY(json_check(call->arguments.at, call->arguments.length, &arguments));
 	if (json_kind(arguments) != JSON_OBJECT)
 		return -ERR_BAD_ARG;
-	int code = json_write_raw("{\"name\": ", 9, &text);
+	TRY(json_write_raw("{\"name\": ", 9, text));
+	TRY(json_write_string(call->name.at, call->name.length, text));
+	TRY(json_write_raw(", \"", 3, text));
+	TRY(json_write_raw(key, strlen(key), text));
+	TRY(json_write_raw("\": ", 3, text));
+	TRY(json_write(arguments, text));
+	return more ? 0 : json_write_raw("}", 1, text);
+}
+
+int rendering_call_block(struct rendering *out, const struct tool_call *call)
+{
+	struct json_out text = {0};
+	int code = call_json(call, "arguments", false, &text);
 	if (code == 0)
-		code = json_write_string(call->name.at, call->name.length, &text);
-	if (code == 0)
-		code = json_write_raw(", \"arguments\": ", 15, &text);
-	if (code == 0)
-		code = json_write(arguments, &text);
-	if (code == 0)
-		code = json_write_raw("}", 1, &text);
-	if (code == 0)
-		code = own(out, "\n" TEMPLATE_CALL_OPEN "\n");
+		code = rendering_own(out, "\n" TEMPLATE_CALL_OPEN "\n");
 	if (code == 0)
 		code = add(out, text.bytes, text.length, false);
 	if (code == 0)
-		code = own(out, "\n" TEMPLATE_CALL_CLOSE);
+		code = rendering_own(out, "\n" TEMPLATE_CALL_CLOSE);
 	free(text.bytes);
 	return code;
 }
 
-static int one_assistant(const struct template *template, const struct message *m,
-			 struct rendering *out)
+int rendering_result_block(struct rendering *out, struct text content)
 {
-	TRY(own(out, "<|im_start|>assistant"));
-	if (m->content.length > 0 || m->call_count == 0) {
-		TRY(own(out, "\n"));
-		TRY(plain(out, m->content));
-	}
-	for (uint32_t i = 0; i < m->call_count; i++)
-		TRY(one_call(template, &m->calls[i], out));
-	return own(out, "<|im_end|>\n");
+	TRY(rendering_own(out, "\n<tool_response>\n"));
+	TRY(rendering_plain(out, content));
+	return rendering_own(out, "\n</tool_response>");
 }
 
-/* What must be rendered before anything but (results) a further result of a tool. */
-static int settle(struct template_state *state, bool results, struct rendering *out)
+/* What must be rendered before a message: it may go on with what is open. */
+static int settle(const struct family *family, struct template_state *state, bool results, bool user,
+		  struct rendering *out)
 {
-	if (state->open || (state->calls_open && !results))
-		TRY(own(out, "<|im_end|>\n"));
+	if (state->open) {
+		TRY(rendering_own(out, family->end));
+		state->line_open = true;
+	}
+	if (state->calls_open && !results)
+		TRY(rendering_own(out, family->results_end));
 	if (state->line_open)
-		TRY(own(out, "\n"));
+		TRY(rendering_own(out, family->line));
+	if (state->head_open && !user)
+		TRY(rendering_own(out, family->head_end));
 	state->open = state->line_open = false;
+	state->head_open = state->head_open && user;
 	state->calls_open = state->calls_open && results;
 	return 0;
 }
@@ -189,22 +210,15 @@ static int settle(struct template_state *state, bool results, struct rendering *
 static int one_message(const struct template *template, struct template_state *state,
 		       const struct message *m, struct rendering *out)
 {
-	TRY(settle(state, m->role == ROLE_TOOL, out));
+	const struct family *family = template->family;
+	const bool results = m->role == ROLE_TOOL;
+	TRY(settle(family, state, results, m->role == ROLE_USER, out));
+	TRY(family->message(template, m, state->head_open, state->calls_open, out));
 	state->message_count++;
 	state->last_role = (uint8_t)m->role;
-	if (m->role == ROLE_ASSISTANT)
-		return one_assistant(template, m, out);
-	if (m->role == ROLE_TOOL) {
-		if (!state->calls_open)
-			TRY(own(out, "<|im_start|>user"));
-		state->calls_open = true;
-		TRY(own(out, "\n<tool_response>\n"));
-		TRY(plain(out, m->content));
-		return own(out, "\n</tool_response>");
-	}
-	TRY(own(out, m->role == ROLE_SYSTEM ? "<|im_start|>system\n" : "<|im_start|>user\n"));
-	TRY(plain(out, m->content));
-	return own(out, "<|im_end|>\n");
+	state->calls_open = results && family->results_end;
+	state->head_open = false;
+	return 0;
 }
 
 int template_begin(const struct template *template, struct template_state *state,
@@ -212,7 +226,8 @@ int template_begin(const struct template *template, struct template_state *state
 		   struct rendering *out)
 {
 	size_t length = out->length, count = out->count;
-	int code = begin(template, system, tools, tool_count, out);
+	bool begun = false;
+	int code = template->family->begin(template, system, tools, tool_count, &begun, out);
 	if (code != 0) {
 		out->length = length;
 		out->count = count;
@@ -220,6 +235,7 @@ int template_begin(const struct template *template, struct template_state *state
 	}
 	memset(state, 0, sizeof *state);
 	state->tools = tool_count > 0;
+	state->head_open = begun;
 	return 0;
 }
 
@@ -243,14 +259,13 @@ int template_append(const struct template *template, struct template_state *stat
 int template_open_turn(const struct template *template, struct template_state *state,
 		       struct rendering *out)
 {
-	(void)template;
 	if (state->open)
 		return 0;
 	size_t length = out->length, segments = out->count;
 	struct template_state after = *state;
-	int code = settle(&after, false, out);
+	int code = settle(template->family, &after, false, false, out);
 	if (code == 0)
-		code = own(out, "<|im_start|>assistant\n");
+		code = rendering_own(out, template->family->open);
 	if (code != 0) {
 		out->length = length;
 		out->count = segments;
@@ -266,10 +281,17 @@ int template_open_turn(const struct template *template, struct template_state *s
 void template_turn_over(const struct template *template, struct template_state *state,
 			bool end_mark_sampled)
 {
-	(void)template;
 	CHECK(state->open);
 	state->open = !end_mark_sampled;
-	state->line_open = end_mark_sampled;
+	state->line_open = end_mark_sampled && template->family->line[0];
+}
+
+bool template_is_end_mark(const struct template *template, const struct tokenizer *tokenizer,
+			  uint32_t token)
+{
+	const struct family *family = template->family;
+	return token == tokenizer_find(tokenizer, family->end) ||
+	       (family->end_other && token == tokenizer_find(tokenizer, family->end_other));
 }
 
 int template_find(const char *name, const struct template **out)
@@ -298,21 +320,44 @@ static bool has_control(const struct vocabulary *v, const char *text)
 	return false;
 }
 
+/* What a session must be able to say. */
+static const char *missing_control(const struct template *template, const struct vocabulary *v)
+{
+	const struct family *family = template->family;
+	for (unsigned i = 0; i < sizeof family->control / sizeof family->control[0]; i++)
+		if (family->control[i] && !has_control(v, family->control[i]))
+			return family->control[i];
+	return NULL;
+}
+
 int template_of_model(const struct model *model, const struct template **out, char *reason)
 {
 	const struct vocabulary *v = &model->vocabulary;
-	const char *own_template = v->chat_template;
-	const char *why = NULL;
+	const char *own = v->chat_template;
 	*out = NULL;
-	if (!own_template)
-		why = "tokenizer.chat_template: the file has none; name a template";
-	else if (!strstr(own_template, "<|im_start|>"))
-		why = "tokenizer.chat_template: it is not ChatML, others are not supported";
-	else if (!has_control(v, "<|im_start|>") || !has_control(v, "<|im_end|>"))
-		why = "tokenizer.ggml.tokens: the control tokens of ChatML are missing";
-	if (why) {
-		memcpy(reason, why, strlen(why) + 1);
+	if (!own) {
+		snprintf(reason, MODEL_REASON_MAX, "tokenizer.chat_template: the file has none");
 		return -ERR_UNSUPPORTED;
 	}
-	return template_find(strstr(own_template, templates[0].system) ? "smollm2" : "chatml", out);
+	for (unsigned i = 0; i < sizeof told / sizeof told[0] && !*out; i++)
+		if (strstr(own, told[i].text) && strstr(own, told[i].also))
+			CHECK(template_find(told[i].name, out) == 0);
+	if (!*out) {
+		snprintf(reason, MODEL_REASON_MAX, "tokenizer.chat_template: it is none of those that are known");
+		return -ERR_UNSUPPORTED;
+	}
+	const char *missing = missing_control(*out, v);
+	if (missing) {
+		snprintf(reason, MODEL_REASON_MAX,
+			 "tokenizer.ggml.tokens: %s is no control token, the template \"%s\" needs it", missing,
+			 (*out)->name);
+		*out = NULL;
+		return -ERR_UNSUPPORTED;
+	}
+	return 0;
+}
+
+const char *template_names(unsigned index)
+{
+	return index < sizeof templates / sizeof templates[0] ? templates[index].name : NULL;
 }

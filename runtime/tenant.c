@@ -215,6 +215,15 @@ uint32_t tenants_find(const struct tenants *t, const char *name)
 	return UINT32_MAX;
 }
 
+uint32_t tenants_of_principal(const struct tenants *t, const char *name)
+{
+	const size_t length = strcspn(name, "/");
+	for (uint32_t i = 1; i < t->count && name[length]; i++)
+		if (strlen(t->tenant[i].name) == length && memcmp(t->tenant[i].name, name, length) == 0)
+			return i;
+	return 0;
+}
+
 bool tenants_reload(struct tenants *at, const struct tenants *fresh)
 {
 	bool more = false;

@@ -50,6 +50,8 @@ bool tenants_reload(struct tenants *at, const struct tenants *fresh);
 const struct grant *tenants_key(const struct tenants *t, uint32_t tenant, const char *key);
 const struct grant *tenants_uid(const struct tenants *t, uint32_t tenant, uint32_t uid);
 uint32_t tenants_find(const struct tenants *t, const char *name); /* UINT32_MAX: none */
+/* Of a principal by its name, TENANT/…; 0 for users of --listen, and where there is none any more. */
+uint32_t tenants_of_principal(const struct tenants *t, const char *name);
 
 /* The server's secret key, from a certificate file of czmq or pyzmq, or a line of Z85. The file must be
    readable by its owner alone. The caller wipes it. */

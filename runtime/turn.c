@@ -5,12 +5,10 @@
  * only a turn that fits is appended to its history.
  */
 #include <float.h>
-#include <sodium.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/daemon.h"
+#include "runtime/keep.h"
 
 /* What the wire lets through, the device takes: a bad sample would end its neighbours' step too. */
 _Static_assert(WIRE_LOGPROBS_MAX - 1 <= OPS_TOP_MAX, "alternatives that the device can give");
@@ -188,6 +186,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	c->state = CALL_RUNNING;
 	c->prompt = s->history;
 	c->keep = add->keep;
+	c->output_max = output_max;
 	c->tools = s->tools && a->tool_choice != TOOL_NONE;
 	c->forced = a->tool_choice == TOOL_REQUIRED;
 	if (c->forced)
@@ -204,8 +203,41 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 			    .credit = c->credit, .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
 	d->undo.call = NONE;
-	if (c->state == CALL_RUNNING)
-		s->waits_since_us = 0;
+	if (c->state != CALL_RUNNING)
+		return;
+	s->waits_since_us = 0;
+	/* And its beginning before the first of its tokens is sent: it can be asked for after a kill. */
+	keep_call_begin(d, call);
+	if (d->store)
+		c->accept_mark = store_mark(d->store);
+}
+
+void turn_restart(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	s->call = call;
+	c->state = CALL_RUNNING;
+	if (c->forced)
+		c->form = form_start(s->form->form);
+	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
+	const struct event e = {
+		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
+		.turn_key = (uint64_t)c->generation << 32 | call,
+		.as.turn = {.append = s->history, .output_max = c->output_max, .credit = c->credit,
+			    .deadline_us = c->deadline_us}};
+	step(d, &e, NULL);
+}
+
+void turn_restart_fail(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	struct session *s = &d->sessions[c->session];
+	/* As if it had never been asked for: what it added is cut. */
+	session_cut(d, c->session, s->mark[s->mark_count - 1].start);
+	c->sampling.stop_count = c->sampling.bias_count = 0;
+	call_fail(d, call, ERR_RESTARTED);
+	keep_session(d, c->session);
 }
 
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
@@ -372,90 +404,6 @@ void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 	}
 }
 
-/* Parses what there is of the text from where a call could begin. */
-static void calls_look(const struct daemon *d, const struct call *c, bool final, struct calls *out)
-{
-	calls_parse(d->template, c->text + c->calls_from, c->text_length - c->calls_from, final, out);
-}
-
-/* Moves the visible end after new text; true: a stop string was found and the text ends before it. */
-static bool visible_move(struct daemon *d, struct call *c, size_t before)
-{
-	size_t hold, from = before > 256 ? before - 256 : 0;
-	const size_t at = stop_find(
-			c->sampling.stop, c->sampling.stop_count, c->text, from, c->text_length, &hold);
-	if (at != SIZE_MAX) {
-		c->text_length = at;
-		hold = at;
-	}
-	c->visible = hold;
-	if (c->tools && d->template) {
-		struct calls calls;
-		calls_look(d, c, false, &calls);
-		if (calls.state == CALLS_NONE)
-			c->calls_from = c->text_length;
-		else if (calls.state != CALLS_BROKEN && c->calls_from + calls.text_length < c->visible)
-			c->visible = c->calls_from + calls.text_length;
-	}
-	return at != SIZE_MAX;
-}
-
-enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled)
-{
-	struct call *c = &d->calls[call];
-	struct session *s = &d->sessions[c->session];
-	const uint32_t token = sampled->token, n = c->sampled;
-	const char *bytes;
-	CHECK(s->history < d->limits.context_tokens);
-	CHECK(token < d->model->arch.vocab);
-	s->token[s->history++] = token;
-	c->token[n] = token;
-	c->logprob[n] = sampled->logprob;
-	if (c->sampling.logprobs > 1)
-		c->alternatives[n] = *sampled;
-	c->sampled++;
-	d->tokens_sampled++;
-	metrics_token(d, c);
-	bool over = !c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token);
-	const size_t before = c->text_length;
-	const size_t length = tokenizer_bytes(d->tokenizer, token, false, &bytes);
-	if (c->forced && !over)
-		CHECK(form_advance(d->sessions[c->session].form->form, &c->form, bytes, length));
-	c->text_length += utf8_stream_push(&c->utf8, bytes, length, true, over, c->text + c->text_length);
-	over |= visible_move(d, c, before);
-	c->text_end[n] = (uint32_t)c->text_length;
-	/* A found stop string may have cut into the text of earlier tokens. */
-	for (uint32_t i = n; i > c->made_tokens && c->text_end[i - 1] > c->text_length; i--)
-		c->text_end[i - 1] = (uint32_t)c->text_length;
-	if (!over && c->prompt + c->sampled < d->limits.context_tokens &&
-	    (c->sampling.max_tokens == 0 || c->sampled < c->sampling.max_tokens))
-		return END_NONE;
-	if (c->tools && d->template) {
-		struct calls calls;
-		calls_look(d, c, true, &calls);
-		if (calls.state == CALLS_COMPLETE)
-			return END_TOOL;
-	}
-	return over ? END_STOP : END_NONE; /* limits are the scheduler's to find */
-}
-
-const char *turn_status(enum end end)
-{
-	switch (end) {
-	case END_STOP: return "stop";
-	case END_LIMIT: return "limit";
-	case END_TOOL: return "tool_wait";
-	case END_CONTEXT: return "context_full";
-	case END_CANCEL: return "cancelled";
-	case END_CLOSED: return "closed";
-	case END_SUPERSEDED: return "superseded";
-	case END_DEADLINE: return "deadline";
-	case END_SLOW: return "slow_consumer";
-	case END_DRAIN: return "suspended";
-	default: return "error";
-	}
-}
-
 static int code_of(const struct effect *e)
 {
 	switch (e->as.end.end) {
@@ -485,29 +433,15 @@ static void usage_fill(struct wire_usage *u, const struct effect *e, const struc
 	u->prefill_us = e->as.end.prefill_us;
 	u->decode_us = e->as.end.decode_us;
 	u->tool_us = c->tool_us;
+	/* What an earlier process had computed is not new, though this scheduler never saw it. */
+	const uint64_t had = u->resident + u->reloaded + u->recomputed;
+	const uint64_t again = s->known > had ? (s->known - had < u->fresh ? s->known - had : u->fresh) : 0;
+	u->recomputed += again;
+	u->fresh -= again;
 	u->diverged_at = u->resident < u->prompt ? u->resident : WIRE_NONE;
 	if (u->diverged_at != WIRE_NONE) {
 		const char *why = !u->recomputed ? "new" : s->why_lost ? s->why_lost : "evicted";
 		u->diverged_why = (struct wire_str){why, strlen(why)};
-	}
-}
-
-/* The calls at the end of the text into END, with ids of ours. */
-static void calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][24])
-{
-	struct calls calls;
-	calls_look(d, c, true, &calls);
-	if (calls.state != CALLS_COMPLETE)
-		return; /* cannot be: this is the text that was parsed when the turn ended */
-	c->visible = c->calls_from + calls.text_length;
-	for (uint32_t i = 0; i < calls.count && i < WIRE_CALLS_MAX; i++) {
-		uint64_t random;
-		randombytes_buf(&random, sizeof random);
-		snprintf(ids[i], 24, "call_%016llx", (unsigned long long)random);
-		const struct tool_call *t = &calls.call[i];
-		end->calls[i] = (struct wire_tool_call){{ids[i], strlen(ids[i])}, {t->name.at, t->name.length},
-							{t->arguments.at, t->arguments.length}};
-		end->call_count = i + 1;
 	}
 }
 
@@ -524,7 +458,7 @@ static void record_end(struct daemon *d, const struct call *c, const struct sess
 void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 {
 	static struct wire_end end;
-	char ids[WIRE_CALLS_MAX][24];
+	char ids[WIRE_CALLS_MAX][TURN_ID_ROOM];
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
 	const bool refused = e->as.end.end == END_REFUSED;
@@ -540,7 +474,8 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	} else {
 		if (e->as.end.history < s->history)
 			s->history = e->as.end.history;
-		const bool marked = c->sampled && c->token[c->sampled - 1] == d->end_mark;
+		const bool marked = d->template && c->sampled &&
+			template_is_end_mark(d->template, d->tokenizer, c->token[c->sampled - 1]);
 		/* A turn of raw tokens opened nothing. */
 		if (d->template && s->state.open)
 			template_turn_over(d->template, &s->state, marked);
@@ -551,14 +486,20 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 			c->text_end[c->sampled - 1] = (uint32_t)c->text_length;
 		c->visible = c->text_length;
 		s->turn++;
+		if (e->as.end.history < s->kept_history)
+			s->kept_history = e->as.end.history;
 		record_end(d, c, s, e);
 	}
 	if (e->as.end.end == END_TOOL) {
-		calls_fill(d, c, &end, ids);
+		turn_calls_fill(d, c, &end, ids);
 		s->waits_since_us = d->now_us;
+	} else if (!refused) {
+		turn_no_call_fill(d, c, &end);
 	}
 	const char *status = turn_status(e->as.end.end);
 	metrics_end(d, e);
+	if (!refused)
+		traffic_turn(d, c, s, e);
 	end.status = (struct wire_str){status, strlen(status)};
 	end.err = (struct wire_err){.code = code_of(e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
 				    .asked = WIRE_NONE, .limit = WIRE_NONE};
@@ -567,11 +508,16 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		end.err.limit = e->as.end.limit;
 	}
 	usage_fill(&end.usage, e, c, s);
-	if (!refused)
+	if (!refused) {
 		s->why_lost = NULL;
+		s->known = 0;
+	}
 	session_end_fields(s, &end);
-	/* An incident is on disk before the client hears of it. */
-	if (e->as.end.end == END_INTEGRITY && d->store)
-		c->hold_mark = store_mark(d->store);
+	/* The turn, and an incident that ended it, are on disk before the client hears of it. */
+	end.durable = d->store && c->kept;
+	if (!refused)
+		keep_session(d, c->session);
+	if (end.durable)
+		c->hold_mark = store_mark(d->store) + 1;
 	call_end(d, call, &end);
 }

@@ -249,7 +249,7 @@ static void families(void)
 		char path[120], reason[MODEL_REASON_MAX] = "";
 		struct model *model = NULL;
 		snprintf(path, sizeof path, "%s/%s.gguf", folder, tiny_families[i].name);
-		REQUIRE(tiny_write_family(path, 3, &tiny_families[i]) == 0);
+		REQUIRE(tiny_write_family(path, 3, &tiny_families[i], 0) == 0);
 		if (model_open(path, &model, reason) != 0)
 			printf("# %s: %s\n", tiny_families[i].name, reason);
 		REQUIRE(model != NULL);

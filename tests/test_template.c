@@ -1,8 +1,7 @@
 /*
  * Renderings must be those of the reference, whatever calls a conversation comes in; text of users
- * and tools must stay text; calls must be found, and never by half. Method: the rendered cases of
- * tests/data (made by Jinja2 from the models' own templates), every split of each into calls, every
- * prefix of texts with calls.
+ * and tools must stay text. Method: the rendered cases of tests/data (made by Jinja2 from the models'
+ * own templates), every split of each into calls.
  */
 #include <stdbool.h>
 #include <stdlib.h>
@@ -23,7 +22,7 @@ static const char qwen_system[] =
 /* One rendered case, read. */
 struct rendered {
 	char form[16];
-	bool generation, has_system, expected_tools;
+	bool generation, has_system, refused;
 	struct message system, message[MESSAGES_MAX];
 	struct tool_call call[MESSAGES_MAX][CALLS_MAX];
 	struct tool tool[4];
@@ -53,6 +52,8 @@ static void read_calls(struct json list, struct message *m, struct tool_call *ca
 		json_find(item, "function", &function);
 		json_find(function, "name", &value);
 		call[m->call_count].name = take_text(value);
+		if (json_find(item, "id", &value))
+			call[m->call_count].id = take_text(value);
 		json_find(function, "arguments", &value);
 		call[m->call_count++].arguments = (struct text){value.at, value.length};
 	}
@@ -70,6 +71,8 @@ static void read_message(struct json entry)
 		m.content = take_text(value);
 	if (json_find(entry, "tool_calls", &value))
 		read_calls(value, &m, r.call[r.count]);
+	if (json_find(entry, "tool_call_id", &value))
+		m.call_id = take_text(value);
 	if (m.role == ROLE_SYSTEM && r.count == 0) {
 		r.system = m;
 		r.has_system = true;
@@ -86,8 +89,9 @@ static void read_case(struct json entry)
 	json_string(value, r.form);
 	json_find(entry, "generation_prompt", &value);
 	r.generation = json_true(value);
-	json_find(entry, "text", &value);
-	r.expected_length = json_string(value, r.expected);
+	r.refused = json_find(entry, "refused", &value);
+	if (json_find(entry, "text", &value))
+		r.expected_length = json_string(value, r.expected);
 	json_find(entry, "messages", &value);
 	struct json_walk walk = json_walk(value);
 	while (json_next(&walk, NULL, &item))
@@ -114,16 +118,44 @@ static int render(const struct template *t, unsigned cuts, struct template_state
 	return r.generation ? template_open_turn(t, state, out) : 0;
 }
 
-/* Puts our default system prompt in the place of Qwen's in what is expected. */
+/* Puts `length` bytes in the place of `cut` of them at `at` in what is expected. */
+static void expect_edit(size_t at, size_t cut, const char *bytes, size_t length)
+{
+	memmove(r.expected + at + length, r.expected + at + cut, r.expected_length - at - cut + 1);
+	memcpy(r.expected + at, bytes, length);
+	r.expected_length += length - cut;
+}
+
+/* Puts SmolLM2's default system prompt in the place of Qwen's in what is expected. */
 static void expect_our_system(void)
 {
-	char *at = strstr(r.expected, qwen_system);
-	if (!at)
+	const char *at = strstr(r.expected, qwen_system);
+	if (at)
+		expect_edit((size_t)(at - r.expected), strlen(qwen_system), smollm_system, strlen(smollm_system));
+}
+
+/* Moves what Mistral's template has before the last user's message, or leaves away, to where it stood
+   when the first one came: at the head. */
+static void expect_at_head(void)
+{
+	static const char tools[] = "[AVAILABLE_TOOLS]", tools_end[] = "[/AVAILABLE_TOOLS]";
+	char block[4096];
+	const char *at = strstr(r.expected, tools), *end = strstr(r.expected, tools_end);
+	if (at && end) {
+		const size_t n = (size_t)(end - at) + strlen(tools_end);
+		memcpy(block, at, n);
+		expect_edit((size_t)(at - r.expected), n, "", 0);
+		expect_edit(3, 0, block, n);
+	}
+	if (!r.has_system)
 		return;
-	size_t from = strlen(qwen_system), to = strlen(smollm_system);
-	memmove(at + to, at + from, r.expected_length - (size_t)(at - r.expected) - from + 1);
-	memcpy(at, smollm_system, to);
-	r.expected_length = r.expected_length + to - from;
+	const size_t n = (size_t)snprintf(block, sizeof block, "%.*s\n\n", (int)r.system.content.length,
+					  r.system.content.at);
+	at = strstr(r.expected, block);
+	if (at)
+		expect_edit((size_t)(at - r.expected), n, "", 0);
+	at = strstr(r.expected, "[INST]");
+	expect_edit((size_t)(at - r.expected) + 6, 0, block, n);
 }
 
 /* Field by field: padding is nobody's. */
@@ -141,7 +173,7 @@ static bool same_state(const struct template_state *a, const struct template_sta
 {
 	return a->message_count == b->message_count && a->last_role == b->last_role &&
 	       a->open == b->open && a->line_open == b->line_open && a->tools == b->tools &&
-	       a->calls_open == b->calls_open;
+	       a->calls_open == b->calls_open && a->head_open == b->head_open;
 }
 
 static bool segments_whole(const struct rendering *out)
@@ -155,9 +187,13 @@ static bool segments_whole(const struct rendering *out)
 	return at == out->length;
 }
 
-/* All cases that count: smollm2 without tools, qwen2.5 with tools and our system prompt. */
-static void each_case(void (*run)(const struct template *t), unsigned least)
+/* All cases. SmolLM2's template knows no tools: with tools it is held to Qwen2.5's cases, with its own
+   system prompt. */
+static void each_case(void (*run)(const struct template *t, unsigned *cases), unsigned expected)
 {
+	static const char *const form[][2] = {
+		{"smollm2", "smollm2"}, {"qwen2.5", "qwen2.5"}, {"qwen3", "qwen3"}, {"qwen2.5", "smollm2"},
+		{"llama-3.1", "llama-3.1"}, {"mistral-nemo", "mistral"}, {"gemma-2", "gemma"}};
 	size_t length;
 	struct json all, entry;
 	const struct template *t;
@@ -165,49 +201,69 @@ static void each_case(void (*run)(const struct template *t), unsigned least)
 	char *file = source_read("tests/data/rendered.json", &length);
 	REQUIRE(file != NULL);
 	REQUIRE(json_check(file, length, &all) == 0);
-	REQUIRE(template_find("smollm2", &t) == 0);
-	struct json_walk walk = json_walk(all);
-	while (json_next(&walk, NULL, &entry)) {
-		read_case(entry);
-		if ((r.tool_count > 0) != !strcmp(r.form, "qwen2.5"))
-			continue;
-		expect_our_system();
-		run(t);
-		cases++;
+	for (unsigned i = 0; i < sizeof form / sizeof form[0]; i++) {
+		struct json_walk walk = json_walk(all);
+		const bool small = !strcmp(form[i][1], "smollm2");
+		REQUIRE(template_find(form[i][1], &t) == 0);
+		while (json_next(&walk, NULL, &entry)) {
+			read_case(entry);
+			if (strcmp(r.form, form[i][0]) || (small && (r.tool_count > 0) != (i > 0)))
+				continue;
+			if (small)
+				expect_our_system();
+			run(t, &cases);
+		}
 	}
-	EXPECT(cases >= least);
+	printf("# %u cases\n", cases);
+	EXPECT_EQ(cases, expected);
 	free(file);
 }
 
-static void compare_case(const struct template *t)
+static bool ends_with(const char *end)
 {
+	return r.expected_length >= strlen(end) &&
+	       !strcmp(r.expected + r.expected_length - strlen(end), end);
+}
+
+static void compare_case(const struct template *t, unsigned *cases)
+{
+	static const char *const close[] = {"<|im_end|>\n", "<end_of_turn>\n"};
 	struct rendering out;
 	struct template_state state;
+	if (r.refused)
+		return;
+	++*cases;
 	rendering_init(&out);
 	EXPECT_EQ(render(t, 0, &state, &out), 0);
 	/* Results of tools stay open for more; the original closes them at the end. */
-	static const char close[] = "<|im_end|>\n";
-	if (!r.generation && r.count > 0 && r.message[r.count - 1].role == ROLE_TOOL)
-		r.expected_length -= sizeof close - 1;
+	for (unsigned i = 0; i < 2; i++)
+		if (!r.generation && r.count > 0 && r.message[r.count - 1].role == ROLE_TOOL &&
+		    ends_with(close[i]))
+			r.expected_length -= strlen(close[i]);
+	if (!strcmp(template_name(t), "mistral"))
+		expect_at_head();
 	if (!EXPECT(out.length == r.expected_length && !memcmp(out.bytes, r.expected, out.length)))
-		printf("# %.*s\n", (int)out.length, out.bytes);
+		printf("# %s: %.*s\n", template_name(t), (int)out.length, out.bytes);
 	EXPECT(segments_whole(&out));
 	rendering_free(&out);
 }
 
 static void equals_reference(void)
 {
-	each_case(compare_case, 16);
+	each_case(compare_case, 82);
 }
 
-static void split_case(const struct template *t)
+static void split_case(const struct template *t, unsigned *cases)
 {
 	struct rendering whole, part;
 	struct template_state a, b;
+	/* What the original refuses for its system prompt ours renders; two calls in one message not. */
+	const bool refused = r.refused && !strcmp(template_name(t), "llama-3.1");
+	++*cases;
 	rendering_init(&whole);
 	rendering_init(&part);
-	EXPECT_EQ(render(t, 0, &a, &whole), 0);
-	for (unsigned cuts = 1; cuts < 1u << r.count; cuts++) {
+	EXPECT_EQ(render(t, 0, &a, &whole), refused ? -ERR_BAD_ARG : 0);
+	for (unsigned cuts = 1; cuts < 1u << r.count && !refused; cuts++) {
 		rendering_clear(&part);
 		EXPECT_EQ(render(t, cuts, &b, &part), 0);
 		EXPECT(same_segments(&part, &whole));
@@ -219,7 +275,7 @@ static void split_case(const struct template *t)
 
 static void same_in_every_split(void)
 {
-	each_case(split_case, 16);
+	each_case(split_case, 96);
 }
 
 /* What users and tools wrote is in plain segments, whole; ours has no byte of it. */
@@ -333,152 +389,133 @@ static void refuses_and_changes_nothing(void)
 	rendering_free(&out);
 }
 
+/* Pieces of the models' own templates, and what they must be taken for. */
+static const struct {
+	const char *own, *name;
+} own_templates[] = {
+	{"{{'<|im_start|>' + message['role'] + '\\n' + '<|im_end|>'}} named SmolLM", "chatml"},
+	{"<|im_start|>system\\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>",
+	 "smollm2"},
+	{"'<|im_start|>system\\nYou are Qwen, created by Alibaba Cloud. You are a helpful assistant.<|im_end|>",
+	 "qwen2.5"},
+	{"{{ '<|im_start|>system\\nYou are a helpful assistant.<|im_end|>\\n' }}", "qwen2"},
+	{"'<|im_start|>' content.split('</think>')[0]", "qwen3"},
+	{"<|start_header_id|>system{{- \"Cutting Knowledge Date: December 2023\\n\" }}", "llama-3.1"},
+	{"'<|start_header_id|>' + message['role'] + '<|eot_id|>'", "llama-3"},
+	{"{{- \"[AVAILABLE_TOOLS][\" }} {{- \"[INST]\" + message[\"content\"] + \"[/INST]\" }}", "mistral"},
+	{"'<start_of_turn>' + role + '\\n' + '<end_of_turn>\\n'", "gemma"},
+	{"[INST] {{ message }} [/INST]", NULL}, {"{{- \"[AVAILABLE_TOOLS] [\" }}[INST] \"", NULL}, {"", NULL},
+	{"<|im_start|>", NULL},
+};
+
 static void found_by_model(void)
 {
-	static const char *text[] = {"<|im_start|>", "<|im_end|>"};
-	static const uint32_t length[] = {12, 10};
-	static const uint8_t kind[] = {3, 3};
-	struct model m = {.vocabulary = {.count = 2, .text = text, .length = length, .kind = kind}};
+	static const char *text[] = {
+		"<|im_start|>", "<|im_end|>", "<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>",
+		"<|eot_id|>", "<s>", "</s>", "[INST]", "[/INST]", "<bos>", "<start_of_turn>", "<end_of_turn>"};
+	enum { COUNT = sizeof text / sizeof text[0] };
+	uint32_t length[COUNT];
+	uint8_t kind[COUNT];
+	struct model m = {.vocabulary = {.count = COUNT, .text = text, .length = length, .kind = kind}};
 	const struct template *t;
 	char reason[MODEL_REASON_MAX];
+	for (unsigned i = 0; i < COUNT; i++) {
+		length[i] = (uint32_t)strlen(text[i]);
+		kind[i] = TOKEN_CONTROL;
+	}
 	EXPECT_EQ(template_of_model(&m, &t, reason), -ERR_UNSUPPORTED);
 	EXPECT(strstr(reason, "chat_template") != NULL);
-	m.vocabulary.chat_template = "{{'<|im_start|>' + role}} named SmolLM";
-	EXPECT_EQ(template_of_model(&m, &t, reason), 0);
-	EXPECT(t && !strcmp(template_name(t), "chatml"));
-	m.vocabulary.chat_template = "<|im_start|>You are a helpful AI assistant named SmolLM, trained "
-				     "by Hugging Face<|im_end|>";
-	EXPECT_EQ(template_of_model(&m, &t, reason), 0);
-	EXPECT(t && !strcmp(template_name(t), "smollm2"));
-	m.vocabulary.count = 1;
-	EXPECT_EQ(template_of_model(&m, &t, reason), -ERR_UNSUPPORTED);
-	m.vocabulary.chat_template = "[INST]";
-	EXPECT_EQ(template_of_model(&m, &t, reason), -ERR_UNSUPPORTED);
-}
-
-#define CALL(name, arguments) \
-	"<tool_call>\n{\"name\": \"" name "\", \"arguments\": " arguments "}\n</tool_call>"
-
-static struct calls parse(const char *text, bool final)
-{
-	const struct template *t;
-	struct calls c;
-	template_find("smollm2", &t);
-	calls_parse(t, text, strlen(text), final, &c);
-	return c;
-}
-
-static void finds_calls(void)
-{
-	struct calls c = parse("Let me look.\n" CALL("read", "{\"p\": [1, \"</tool_call>\"]}"), true);
-	EXPECT_EQ(c.state, CALLS_COMPLETE);
-	EXPECT_EQ(c.count, 1);
-	EXPECT_EQ(c.text_length, 13);
-	EXPECT(c.call[0].name.length == 4 && !memcmp(c.call[0].name.at, "read", 4));
-	EXPECT(c.call[0].arguments.length == 26 && c.call[0].arguments.at[0] == '{');
-	c = parse(CALL("a", "{}") "\n" CALL("b", "{}") " and " CALL("c", "{}"), false);
-	EXPECT_EQ(c.state, CALLS_COMPLETE);
-	EXPECT_EQ(c.count, 3);
-	EXPECT_EQ(c.text_length, 0);
-	EXPECT_EQ(c.call[2].name.at[0], 'c');
-	/* Without line ends, with the members turned round, with another member. */
-	c = parse("<tool_call>{\"arguments\":{},\"id\":7,\"name\":\"a\"}</tool_call>", false);
-	EXPECT_EQ(c.state, CALLS_COMPLETE);
-	/* The closing mark is missing at the end. */
-	c = parse("<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool", false);
-	EXPECT_EQ(c.state, CALLS_PARTIAL);
-	c = parse("<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool", true);
-	EXPECT_EQ(c.state, CALLS_COMPLETE);
-	/* A good one after a broken one. */
-	c = parse("<tool_call>no" CALL("a", "{}"), false);
-	EXPECT_EQ(c.state, CALLS_COMPLETE);
-	EXPECT_EQ(c.text_length, 13);
-	/* A broken one after a good one. */
-	c = parse(CALL("a", "{}") "<tool_call>[]", true);
-	EXPECT_EQ(c.state, CALLS_COMPLETE);
-	EXPECT_EQ(c.count, 1);
-}
-
-static void finds_none(void)
-{
-	static const char *const broken[] = {
-		"<tool_call>\n[]\n</tool_call>", "<tool_call>x", "<tool_call></tool_call>",
-		CALL("a", "[]"), CALL("a", "\"{}\""), CALL("", "{}"), CALL("a\\n", "{}"), CALL("a", "{,}"),
-		"<tool_call>{\"name\":\"a\"}</tool_call>", "<tool_call>{\"arguments\":{}}</tool_call>",
-		"<tool_call>{\"name\":1,\"arguments\":{}}</tool_call>",
-		"<tool_call>{\"name\":\"a\",\"arguments\":{}} x</tool_call>",
-		"<tool_call>{\"name\":\"a\",\"arguments\":{}}}</tool_call>", CALL("a", "{\"x\":\"\xff\"}"),
-		CALL("a234567890123456789012345678901234567890123456789012345678901234567890", "{}"),
-	};
-	for (unsigned i = 0; i < sizeof broken / sizeof broken[0]; i++) {
-		struct calls c = parse(broken[i], false);
-		if (!EXPECT(c.state == CALLS_BROKEN && c.count == 0) ||
-		    !EXPECT(c.text_length == strlen(broken[i])))
-			printf("# %s\n", broken[i]);
+	for (unsigned i = 0; i < sizeof own_templates / sizeof own_templates[0]; i++) {
+		m.vocabulary.chat_template = own_templates[i].own;
+		const int code = template_of_model(&m, &t, reason);
+		if (!EXPECT(own_templates[i].name ? code == 0 && !strcmp(template_name(t), own_templates[i].name) :
+						    code == -ERR_UNSUPPORTED && !t))
+			printf("# %s\n", own_templates[i].own);
+		/* A template whose marks are no control tokens cannot be spoken. */
+		for (unsigned k = 0; k < COUNT; k++)
+			kind[k] = TOKEN_USER;
+		EXPECT_EQ(template_of_model(&m, &t, reason), -ERR_UNSUPPORTED);
+		EXPECT(t == NULL);
+		for (unsigned k = 0; k < COUNT; k++)
+			kind[k] = TOKEN_CONTROL;
 	}
-	EXPECT_EQ(parse("", false).state, CALLS_NONE);
-	EXPECT_EQ(parse("a < b <tool_cal", false).state, CALLS_MAYBE);
-	EXPECT_EQ(parse("a < b <tool_cal", false).text_length, 6);
-	EXPECT_EQ(parse("a < b <tool_cal", true).state, CALLS_NONE);
-	EXPECT_EQ(parse("a < b <tool_cal", true).text_length, 15);
-	EXPECT_EQ(parse("a < b <tool_ca!", false).state, CALLS_NONE);
-	EXPECT_EQ(parse("<tool_call>\n{\"name\": \"a", false).state, CALLS_PARTIAL);
-	EXPECT_EQ(parse("<tool_call>\n{\"name\": \"a", true).state, CALLS_BROKEN);
+	for (unsigned i = 0; template_names(i); i++) {
+		EXPECT_EQ(template_find(template_names(i), &t), 0);
+		EXPECT(!strcmp(template_name(t), template_names(i)));
+	}
 }
 
-static void prefixes_never_go_back(void)
+/* What each family closes before the next message, after a turn with and without its end mark. */
+static void owes_in_each_family(void)
 {
-	static const char *const text[] = {
-		"Hi <b> <tool_" CALL("a", "{\"x\": \"<tool_call>\"}") "\n" CALL("b", "{\"n\": 12}") " end <",
-		"<tool_call>{]" CALL("a", "{}") CALL("b", "{"), CALL("a", "{\"s\": \"\\u00e9\\\"\"}") "<tool_call>",
-		"<<tool_call><tool_call>{\"name\":\"x\",\"arguments\":{}}</tool_call>",
+	static const struct {
+		const char *name, *limit, *marked;
+	} owed[] = {
+		{"qwen2.5", "<|im_end|>\n<|im_start|>user\nu<|im_end|>\n",
+		 "\n<|im_start|>user\nu<|im_end|>\n"},
+		{"llama-3.1", "<|eot_id|><|start_header_id|>user<|end_header_id|>\n\nu<|eot_id|>",
+		 "<|start_header_id|>user<|end_header_id|>\n\nu<|eot_id|>"},
+		{"mistral", "</s>[INST]u[/INST]", "[INST]u[/INST]"},
+		{"gemma", "<end_of_turn>\n<start_of_turn>user\nu<end_of_turn>\n",
+		 "\n<start_of_turn>user\nu<end_of_turn>\n"},
 	};
-	for (unsigned i = 0; i < sizeof text / sizeof text[0]; i++) {
-		struct calls before = {0};
-		const struct template *t;
-		template_find("smollm2", &t);
-		for (size_t n = 0; n <= strlen(text[i]); n++) {
-			struct calls c;
-			char *exact = malloc(n + 1);
-			memcpy(exact, text[i], n);
-			exact[n] = 0;
-			calls_parse(t, exact, n, false, &c);
-			EXPECT(c.text_length >= before.text_length);
-			EXPECT(c.text_length <= n);
-			EXPECT(c.count >= before.count);
-			if (before.state == CALLS_COMPLETE)
-				EXPECT(c.state == CALLS_COMPLETE && c.text_length == before.text_length);
-			EXPECT((c.state == CALLS_COMPLETE) == (c.count > 0));
-			for (uint32_t k = 0; k < c.count; k++) {
-				struct json value;
-				EXPECT(json_check(c.call[k].arguments.at, c.call[k].arguments.length,
-						  &value) == 0);
-			}
-			before = c;
-			free(exact);
+	const struct message user = {.role = ROLE_USER, .content = {"u", 1}};
+	for (unsigned i = 0; i < sizeof owed / sizeof owed[0]; i++)
+		for (int marked = 0; marked < 2; marked++) {
+			const struct template *t;
+			struct template_state state;
+			struct rendering out;
+			rendering_init(&out);
+			REQUIRE(template_find(owed[i].name, &t) == 0);
+			REQUIRE(template_begin(t, &state, NULL, NULL, 0, &out) == 0);
+			REQUIRE(template_append(t, &state, &user, 1, &out) == 0);
+			REQUIRE(template_open_turn(t, &state, &out) == 0);
+			template_turn_over(t, &state, marked);
+			const size_t at = out.length;
+			REQUIRE(template_append(t, &state, &user, 1, &out) == 0);
+			EXPECT(rendered(&out, at, marked ? owed[i].marked : owed[i].limit));
+			rendering_free(&out);
 		}
-		EXPECT(before.count > 0);
-	}
 }
 
-static void many_calls_are_bounded(void)
+/* A head that began the first user's turn, and a conversation that begins otherwise. */
+static void heads_are_closed(void)
 {
-	enum { MARKS = 20000 };
-	char *text = malloc(MARKS * 40);
+	static const struct {
+		const char *name, *text;
+	} closed[] = {
+		{"mistral", "<s>[INST]s\n\n[/INST]a</s>"},
+		{"gemma", "<bos><start_of_turn>user\ns\n\n<end_of_turn>\n<start_of_turn>model\na<end_of_turn>\n"},
+	};
+	const struct message system = {.role = ROLE_SYSTEM, .content = {"s", 1}};
+	const struct message assistant = {.role = ROLE_ASSISTANT, .content = {"a", 1}};
+	static const char json[] = "{\"a\": [{}, []], \"b\": \"\\\",{\"}";
+	const struct tool tool = {{json, sizeof json - 1}};
 	const struct template *t;
-	struct calls c;
-	size_t n = 0;
-	REQUIRE(text && template_find("smollm2", &t) == 0);
-	for (unsigned i = 0; i < MARKS; i++)
-		n += (size_t)sprintf(text + n, "<tool_call>{\"a");
-	calls_parse(t, text, n, true, &c);
-	EXPECT_EQ(c.state, CALLS_BROKEN);
-	n = 0;
-	for (unsigned i = 0; i < 20; i++)
-		n += (size_t)sprintf(text + n, "%s", CALL("a", "{}"));
-	calls_parse(t, text, n, true, &c);
-	EXPECT_EQ(c.count, 16);
-	free(text);
+	struct template_state state;
+	struct rendering out;
+	rendering_init(&out);
+	for (unsigned i = 0; i < sizeof closed / sizeof closed[0]; i++) {
+		rendering_clear(&out);
+		REQUIRE(template_find(closed[i].name, &t) == 0);
+		REQUIRE(template_begin(t, &state, &system, NULL, 0, &out) == 0);
+		EXPECT(state.head_open);
+		REQUIRE(template_append(t, &state, &assistant, 1, &out) == 0);
+		EXPECT(!state.head_open);
+		EXPECT(rendered(&out, 0, closed[i].text));
+	}
+	/* Llama's tools, indented; white space around texts goes. */
+	const struct message user = {.role = ROLE_USER, .content = {" \n u\xc2\xa0 v\t\xe2\x80\x83", 12}};
+	rendering_clear(&out);
+	REQUIRE(template_find("llama-3", &t) == 0);
+	REQUIRE(template_begin(t, &state, NULL, &tool, 1, &out) == 0);
+	const size_t at = out.length;
+	REQUIRE(template_append(t, &state, &user, 1, &out) == 0);
+	EXPECT(rendered(&out, at, "u\xc2\xa0 v<|eot_id|>"));
+	out.bytes[at] = 0;
+	EXPECT(strstr(out.bytes,
+		      "{\n    \"a\": [\n        {},\n        []\n    ],\n    \"b\": \"\\\",{\"\n}\n\n"));
+	rendering_free(&out);
 }
 
 int main(void)
@@ -488,10 +525,8 @@ int main(void)
 	TAP_RUN(texts_stay_text, "control tokens in texts are in plain segments");
 	TAP_RUN(owes_after_turns, "what a turn leaves open is closed later");
 	TAP_RUN(refuses_and_changes_nothing, "what is refused changes nothing");
+	TAP_RUN(owes_in_each_family, "each family closes what is open");
+	TAP_RUN(heads_are_closed, "what the head begins is filled or closed");
 	TAP_RUN(found_by_model, "a template is found by the model's own");
-	TAP_RUN(finds_calls, "calls are found");
-	TAP_RUN(finds_none, "what is not a call is text");
-	TAP_RUN(prefixes_never_go_back, "no prefix takes anything back");
-	TAP_RUN(many_calls_are_bounded, "many marks, many calls");
 	return tap_done();
 }

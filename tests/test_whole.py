@@ -101,6 +101,37 @@ def python_package(daemon):
         session.close()
 
 
+def recorded(daemon):
+    """What a daemon records is what it answered; it has no text in it, and the planner takes it."""
+    import holdfast as package
+
+    path = pathlib.Path(daemon.home) / "traffic.jsonl"
+    path.touch()
+    other = daemon_rig.narrow("--trace", str(path))
+    try:
+        with package.Client(other.endpoint) as client:
+            sessions = [client.open(system="secret") for _ in range(2)]
+            ends = [s.turn("word", max_tokens=3 + i, ignore_end=True).wait() for i, s in enumerate(sessions)]
+            ends.append(sessions[0].turn("more", max_tokens=2, ignore_end=True).wait())
+            for s in sessions:
+                s.close()
+    finally:
+        other.stop(keep=True)
+    text = path.read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [line["session"] for line in lines] == [1, 2, 1], text
+    assert [line["completion"] for line in lines] == [3, 4, 2] and all(line["stop"] == "other" for line in lines), text
+    assert [line["prompt"] for line in lines] == [e.usage.resident + e.usage.recomputed + e.usage.new for e in ends], text
+    assert lines[0]["kept"] == 0 and 0 < lines[2]["kept"] <= lines[0]["prompt"] + 3, text
+    assert "secret" not in text and "word" not in text
+    p = subprocess.run([f"{BUILD}/holdfastd", "simulate", "--trace", str(path), "--format", "holdfast", "--memory", "1G", "--json"],
+                       capture_output=True, text=True)
+    assert p.returncode == 0 and json.loads(p.stdout)["turns_answered"] == 3, p
+    again = ar1.Daemon(daemon_rig.MODEL, "--template", "smollm2", "--trace", str(path), wait=False)
+    assert again.process.wait(30 * SLOW) != 0 and "--trace: the file is there already" in again.words()
+    again.stop()
+
+
 def demo(daemon):
     model = os.environ.get("HOLDFAST_MODEL")
     if not model:
@@ -122,6 +153,7 @@ tap = Tap()
 tap.run("the command line against the real daemon", command_line, daemon)
 tap.run("signals leave no session behind", signals, daemon)
 tap.run("the Python package against the real daemon", python_package, daemon)
+tap.run("recorded traffic: counts and times, and the planner reads it", recorded, daemon)
 tap.run("the demo: calls, results, and the same answers from nothing", demo, daemon)
 assert ar1.msgpack
 daemon_rig.finish(tap, daemon)

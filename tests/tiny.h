@@ -57,6 +57,7 @@ struct tiny {
 	FILE *file;
 	const struct tiny_family *family;
 	uint64_t random, keys;
+	int plain; /* no quantised weights */
 	uint32_t count;
 	struct tiny_tensor tensor[TINY_TENSORS_MAX];
 };
@@ -180,6 +181,8 @@ static inline void tiny_add(struct tiny *t, const char *name, uint32_t type, uin
 	struct tiny_tensor *x = &t->tensor[t->count++];
 	const struct tiny_tensor *last = t->count > 1 ? x - 1 : NULL;
 	snprintf(x->name, sizeof x->name, "%s", name);
+	if (t->plain && weight_type_elements(type) > 1)
+		type = t->count % 3 == 0 ? TYPE_F32 : t->count % 3 == 1 ? TYPE_F16 : TYPE_BF16;
 	x->type = type;
 	x->rows = rows;
 	x->columns = columns;
@@ -318,7 +321,7 @@ static inline void tiny_directory(struct tiny *t)
 
 /* Writes the file. 0, or -1 if that failed. */
 static inline int tiny_write_family(const char *path, uint64_t seed,
-				    const struct tiny_family *family)
+				    const struct tiny_family *family, int plain)
 {
 	static struct tiny tiny;
 	struct tiny *t = &tiny;
@@ -328,6 +331,7 @@ static inline int tiny_write_family(const char *path, uint64_t seed,
 		return -1;
 	t->random = seed;
 	t->family = family;
+	t->plain = plain;
 	tiny_add(t, "token_embd.weight", TYPE_Q8_0, TINY_VOCAB, TINY_WIDTH);
 	tiny_add(t, "output_norm.weight", TYPE_F32, 1, TINY_WIDTH);
 	if (family->untied)
@@ -356,7 +360,7 @@ static inline int tiny_write_family(const char *path, uint64_t seed,
 
 static inline int tiny_write(const char *path, uint64_t seed)
 {
-	return tiny_write_family(path, seed, tiny_families);
+	return tiny_write_family(path, seed, tiny_families, 0);
 }
 
 /* Removes a test's folder and the files in it. */

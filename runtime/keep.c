@@ -1,0 +1,407 @@
+/*
+ * Sessions and principals, kept and found again. A session is a row, its tokens in chunks, its
+ * turns' marks in chunks, and its tools as they were given; what is resident of it is not kept: it
+ * is computed again from the tokens, bit for bit.
+ */
+#include "runtime/keep.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <time.h>
+
+#include "runtime/loop.h"
+
+enum { ROW_VERSION = 1, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
+enum { KIND_TOKENS, KIND_MARKS, KIND_TOOLS };
+enum { FLAG_TOOLS = 1, FLAG_RAW = 2, FLAG_WAITS = 4 };
+
+struct row {
+	uint32_t version, principal;
+	uint64_t epoch, turn, touched_ms;
+	uint32_t history, mark_count, flags, residency;
+	uint64_t residency_bytes, lease_us;
+	struct template_state state;
+	char label[LABEL_MAX + 1];
+	uint8_t op[16]; /* of the turn that runs; zero: none */
+};
+
+/* What tokens and pages mean. */
+struct plan_row {
+	uint8_t model[16], plan[16];
+	uint32_t vocab, reserved;
+};
+
+uint64_t keep_wall_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_REALTIME, &t);
+	return (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;
+}
+
+void keep_key(struct store_key *key, const void *bytes, size_t length)
+{
+	key->length = 0;
+	keep_key_add(key, bytes, length);
+}
+
+void keep_key_add(struct store_key *key, const void *bytes, size_t length)
+{
+	CHECK(key->length + length <= sizeof key->bytes);
+	memcpy(key->bytes + key->length, bytes, length);
+	key->length += (uint32_t)length;
+}
+
+/* Big-endian, so that they sort. */
+void keep_key_u32(struct store_key *key, uint32_t number)
+{
+	const uint8_t bytes[4] = {(uint8_t)(number >> 24), (uint8_t)(number >> 16), (uint8_t)(number >> 8),
+				  (uint8_t)number};
+	keep_key_add(key, bytes, sizeof bytes);
+}
+
+/* value NULL: removed. A value that finds no room is said and lost: the ring holds what the largest
+   steps push, and step_room asks first. */
+void keep_put(struct daemon *d, enum store_table table, const struct store_key *key, const void *value,
+	      size_t bytes)
+{
+	const int code = store_keep(d->store, table, key, false, value, bytes);
+	d->unclosed = true;
+	if (code == -ERR_AUDIT_STALLED || code == -ERR_TOO_BIG)
+		log_say(LOG_ERROR, "a value of %zu bytes could not be kept: %s", bytes, err_text(code));
+	else if (code)
+		d->failed = true;
+}
+
+int keep_open(struct daemon *d)
+{
+	d->scratch = memory_reserve(KEEP_SCRATCH_BYTES);
+	return !d->scratch ? -ERR_MEMORY : d->store ? keep_streams_open(d) : 0;
+}
+
+void keep_close(struct daemon *d)
+{
+	if (d->scratch)
+		munmap(d->scratch, KEEP_SCRATCH_BYTES);
+	d->scratch = NULL;
+}
+
+void keep_principal(struct daemon *d, uint32_t principal)
+{
+	struct store_key key = {.length = 0};
+	if (!d->store)
+		return;
+	keep_key_u32(&key, principal);
+	keep_put(d, TABLE_PRINCIPAL, &key, d->principals[principal].name,
+		 strlen(d->principals[principal].name));
+}
+
+static void chunk_key(struct store_key *key, const struct session *s, uint8_t kind, uint32_t chunk)
+{
+	keep_key(key, s->id.bytes, sizeof s->id.bytes);
+	keep_key_add(key, &kind, 1);
+	keep_key_u32(key, chunk);
+}
+
+/* Chunks [first, …) of an array whose first `changed` elements are on disk as they are. */
+static void chunks_put(struct daemon *d, const struct session *s, uint8_t kind, const void *array,
+		       size_t element, uint32_t per_chunk, uint32_t changed, uint32_t count)
+{
+	struct store_key key;
+	for (uint32_t at = changed / per_chunk * per_chunk; at < count; at += per_chunk) {
+		const uint32_t n = count - at < per_chunk ? count - at : per_chunk;
+		chunk_key(&key, s, kind, at / per_chunk);
+		keep_put(d, TABLE_TURN, &key, (const uint8_t *)array + at * element, n * element);
+	}
+}
+
+/* A length and a text each. */
+static void tools_put(struct daemon *d, const struct session *s)
+{
+	struct store_key key;
+	const struct held_form *held = s->form;
+	size_t at = 0, from = 0;
+	for (uint32_t i = 0; i < held->tool_count; i++) {
+		const uint32_t length = held->tool_length[i];
+		if (length + sizeof length > KEEP_SCRATCH_BYTES - at)
+			return;
+		memcpy(d->scratch + at, &length, sizeof length);
+		memcpy(d->scratch + at + sizeof length, held->tools + from, length);
+		at += sizeof length + length;
+		from += length;
+	}
+	chunk_key(&key, s, KIND_TOOLS, 0);
+	keep_put(d, TABLE_TURN, &key, d->scratch, at);
+}
+
+void keep_session(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	struct session_view v;
+	struct store_key key;
+	struct row row;
+	if (!d->store || s->closing || s->sched == SCHED_NONE)
+		return;
+	memset(&row, 0, sizeof row); /* the holes too */
+	CHECK(sched_session(d->sched, s->sched, &v) == 0);
+	row.version = ROW_VERSION;
+	row.principal = s->principal;
+	row.epoch = s->epoch;
+	row.turn = s->turn;
+	row.touched_ms = keep_wall_ms();
+	row.history = s->history;
+	row.mark_count = s->mark_count;
+	row.flags = (s->tools ? FLAG_TOOLS : 0) | (s->raw ? FLAG_RAW : 0) | (s->waits_since_us ? FLAG_WAITS : 0);
+	row.residency = v.residency;
+	row.residency_bytes = v.granted_bytes;
+	row.lease_us = v.lease_until_us > d->now_us ? v.lease_until_us - d->now_us : 0;
+	row.state = s->state;
+	memcpy(row.label, s->label, sizeof row.label);
+	if (s->call != NONE && d->calls[s->call].kept)
+		memcpy(row.op, d->calls[s->call].op.bytes, sizeof row.op);
+	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
+	keep_put(d, TABLE_SESSION, &key, &row, sizeof row);
+	if (!s->kept && s->form)
+		tools_put(d, s);
+	chunks_put(d, s, KIND_TOKENS, s->token, sizeof *s->token, CHUNK_TOKENS, s->kept_history, s->history);
+	chunks_put(d, s, KIND_MARKS, s->mark, sizeof *s->mark, CHUNK_MARKS, s->kept_marks, s->mark_count);
+	s->kept = true;
+	s->kept_history = s->history;
+	s->kept_marks = s->mark_count;
+}
+
+void keep_session_drop(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	struct store_key key;
+	if (!d->store || !s->kept)
+		return;
+	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
+	keep_put(d, TABLE_SESSION, &key, NULL, 0);
+	if (store_keep(d->store, TABLE_TURN, &key, true, NULL, 0) != 0)
+		d->failed = true;
+	s->kept = false;
+}
+
+/* The start. */
+
+static int principals_restore(struct daemon *d)
+{
+	struct store_key key = {.length = 0};
+	for (;;) {
+		size_t bytes = NAME_MAX_BYTES - 1;
+		char name[NAME_MAX_BYTES] = {0};
+		const int code = store_kept_next(d->store, TABLE_PRINCIPAL, &key, name, &bytes);
+		if (code == -ERR_NOT_FOUND)
+			return 0;
+		if (code == -ERR_TOO_BIG) /* the plan's row, the last */
+			return 0;
+		TRY(code);
+		const uint32_t at = (uint32_t)key.bytes[0] << 24 | (uint32_t)key.bytes[1] << 16 |
+				    (uint32_t)key.bytes[2] << 8 | key.bytes[3];
+		if (at == PLAN_KEY)
+			return 0;
+		if (key.length != 4 || at >= d->options.principals) {
+			log_say(LOG_ERROR, "the store knows principal %u; start with --principals %u or more", at,
+				at + 1);
+			return -ERR_OUT_OF_RANGE;
+		}
+		memcpy(d->principals[at].name, name, sizeof name);
+		d->principals[at].tenant = tenants_of_principal(&d->tenants, name);
+		keep_key_add(&key, "", 1); /* the next key */
+	}
+}
+
+/* 1: the pages and running turns of before are of another model or plan. */
+static int plan_restore(struct daemon *d, bool *other)
+{
+	struct store_key key = {.length = 0};
+	struct plan_row now, was;
+	size_t bytes = sizeof was;
+	memset(&now, 0, sizeof now);
+	memcpy(now.model, d->model->hash, sizeof now.model);
+	forward_plan_hash(d->forward, now.plan);
+	now.vocab = d->model->arch.vocab;
+	keep_key_u32(&key, PLAN_KEY);
+	const int code = store_kept(d->store, TABLE_PRINCIPAL, &key, &was, &bytes);
+	*other = code == 0 && memcmp(&now, &was, sizeof now) != 0;
+	if (code != 0 && code != -ERR_NOT_FOUND)
+		return code;
+	if (*other) {
+		const bool model = memcmp(now.model, was.model, sizeof now.model) != 0;
+		log_say(LOG_NOTICE, "%s since the last start: pages of before are void, and turns that ran end as "
+			"restarted", model ? "the model file changed" : "the precision plan changed");
+		if (now.vocab != was.vocab) {
+			log_say(LOG_ERROR, "the sessions of this store were made with a model of %u tokens, this one "
+				"has %u; start with that model, or with another --state", was.vocab, now.vocab);
+			return -ERR_OUT_OF_RANGE;
+		}
+	}
+	if (code != 0 || *other)
+		keep_put(d, TABLE_PRINCIPAL, &key, &now, sizeof now);
+	return 0;
+}
+
+static int chunks_get(struct daemon *d, const struct session *s, uint8_t kind, void *array, size_t element,
+		      uint32_t per_chunk, uint32_t count)
+{
+	struct store_key key;
+	for (uint32_t at = 0; at < count; at += per_chunk) {
+		size_t bytes = KEEP_SCRATCH_BYTES;
+		const uint32_t n = count - at < per_chunk ? count - at : per_chunk;
+		chunk_key(&key, s, kind, at / per_chunk);
+		TRY(store_kept(d->store, TABLE_TURN, &key, d->scratch, &bytes));
+		if (bytes < n * element)
+			return -ERR_INTEGRITY;
+		memcpy((uint8_t *)array + at * element, d->scratch, n * element);
+	}
+	return 0;
+}
+
+static bool history_sound(const struct daemon *d, const struct session *s)
+{
+	for (uint32_t i = 0; i < s->history; i++)
+		if (s->token[i] >= d->model->arch.vocab)
+			return false;
+	for (uint32_t i = 0; i < s->mark_count; i++)
+		if (s->mark[i].start > s->mark[i].output || s->mark[i].start > s->history ||
+		    (i > 0 && s->mark[i].start < s->mark[i - 1].start))
+			return false;
+	return true;
+}
+
+static int session_fill(struct daemon *d, struct session *s, const struct row *row)
+{
+	struct store_key key;
+	size_t bytes = KEEP_SCRATCH_BYTES;
+	s->epoch = row->epoch;
+	s->turn = row->turn;
+	s->history = row->history;
+	s->mark_count = row->mark_count;
+	s->tools = row->flags & FLAG_TOOLS;
+	s->raw = row->flags & FLAG_RAW;
+	s->waits_since_us = row->flags & FLAG_WAITS ? d->now_us : 0;
+	s->state = row->state;
+	memcpy(s->label, row->label, sizeof s->label);
+	s->label[LABEL_MAX] = 0;
+	TRY(chunks_get(d, s, KIND_TOKENS, s->token, sizeof *s->token, CHUNK_TOKENS, s->history));
+	TRY(chunks_get(d, s, KIND_MARKS, s->mark, sizeof *s->mark, CHUNK_MARKS, s->mark_count));
+	if (!history_sound(d, s))
+		return -ERR_INTEGRITY;
+	chunk_key(&key, s, KIND_TOOLS, 0);
+	if (s->tools && store_kept(d->store, TABLE_TURN, &key, d->scratch, &bytes) == 0)
+		TRY(session_tools_restore(d, s, d->scratch, bytes));
+	s->kept = true;
+	s->kept_history = s->history;
+	s->kept_marks = s->mark_count;
+	s->known = s->history;
+	s->why_lost = "restarted";
+	return 0;
+}
+
+static void session_enter(struct daemon *d, uint32_t slot, const struct row *row)
+{
+	struct session *s = &d->sessions[slot];
+	struct event e = {.kind = EVENT_OPEN, .session = SCHED_NONE, .turn = SCHED_NONE,
+			  .principal = s->principal, .now_us = d->now_us, .session_key = slot};
+	e.as.residency.kind = row->residency;
+	if (row->residency != RESIDENCY_BEST_EFFORT)
+		e.as.residency.bytes = row->residency_bytes;
+	if (row->residency == RESIDENCY_LEASED) {
+		e.as.residency.lease_us = row->lease_us;
+		if (row->lease_us == 0 || row->lease_us > d->limits.lease_us_max)
+			e.as.residency.kind = RESIDENCY_BEST_EFFORT;
+	}
+	if (e.as.residency.kind == RESIDENCY_BEST_EFFORT || e.as.residency.bytes == 0)
+		memset(&e.as, 0, sizeof e.as);
+	step(d, &e, NULL);
+	if (step_granted.err && e.as.residency.kind != RESIDENCY_BEST_EFFORT) {
+		/* What was granted before does not fit these limits: the session stays, unpinned. */
+		log_say(LOG_NOTICE, "a session's residency could not be granted again");
+		memset(&e.as, 0, sizeof e.as);
+		step(d, &e, NULL);
+	}
+	CHECK(step_granted.err == 0); /* session_take found a slot, and the scheduler has as many */
+	s->sched = step_granted.session;
+}
+
+static int limits_fit(const struct daemon *d, const struct row *row)
+{
+	if (row->history < d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
+	    row->principal < d->options.principals)
+		return 0;
+	log_say(LOG_ERROR, "a session of this store has %u tokens in %u turns; start with --context and "
+		"--session-turns that hold it, or with another --state", row->history, row->mark_count);
+	return -ERR_OUT_OF_RANGE;
+}
+
+struct restored {
+	uint32_t sessions, turns, damaged;
+};
+
+static int session_restore(struct daemon *d, const struct store_key *key, const struct row *row,
+			   bool other, struct restored *n)
+{
+	static const struct wire_id none;
+	struct wire_id op;
+	TRY(limits_fit(d, row));
+	const uint32_t slot = session_take(d, row->principal);
+	if (slot == NONE) {
+		log_say(LOG_ERROR, "the store has more than %llu sessions; raise --sessions",
+			(unsigned long long)d->options.sessions);
+		return -ERR_OUT_OF_RANGE;
+	}
+	struct session *s = &d->sessions[slot];
+	memcpy(s->id.bytes, key->bytes, sizeof s->id.bytes);
+	const int code = session_fill(d, s, row);
+	if (code == -ERR_INTEGRITY || code == -ERR_NOT_FOUND) {
+		log_say(LOG_ERROR, "a session's rows in the store are damaged: it is left as it is and not served");
+		session_drop(d, slot);
+		n->damaged++;
+		return 0;
+	}
+	TRY(code);
+	session_enter(d, slot, row);
+	n->sessions++;
+	memcpy(op.bytes, row->op, sizeof op.bytes);
+	if (memcmp(&op, &none, sizeof op) == 0)
+		return 0;
+	n->turns++;
+	d->restore_other = other;
+	return keep_call_restart(d, slot, &op);
+}
+
+int keep_restore(struct daemon *d)
+{
+	struct store_key key = {.length = 0};
+	struct restored n = {0};
+	bool other;
+	if (!d->store)
+		return 0;
+	d->now_us = loop_clock_us();
+	TRY(principals_restore(d));
+	TRY(plan_restore(d, &other));
+	for (;;) {
+		struct row row;
+		size_t bytes = sizeof row;
+		const int code = store_kept_next(d->store, TABLE_SESSION, &key, &row, &bytes);
+		if (code == -ERR_NOT_FOUND)
+			break;
+		if (code == -ERR_TOO_BIG || (code == 0 && (bytes != sizeof row || row.version != ROW_VERSION))) {
+			log_say(LOG_ERROR, "the sessions of this store are of another version of the program; use that "
+				"one, or another --state");
+			return -ERR_UNSUPPORTED;
+		}
+		if (code != 0 && code != -ERR_INTEGRITY)
+			return code;
+		n.damaged += code != 0;
+		if (code == 0)
+			TRY(session_restore(d, &key, &row, other, &n));
+		keep_key_add(&key, "", 1);
+	}
+	if (n.sessions || n.damaged)
+		log_say(LOG_NOTICE, "%u sessions are back, %u of them in a turn%s", n.sessions, n.turns,
+			n.damaged ? "; some were damaged" : "");
+	step_record_close(d);
+	return 0;
+}

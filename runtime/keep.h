@@ -1,0 +1,56 @@
+/*
+ * What the loop keeps in the store so that a restart finds it: principals, sessions with their
+ * tokens, turns that run, what was answered, idempotency keys. Private to the daemon.
+ *
+ * All of it is pushed in the step that it belongs to and is on disk with that step's records. With
+ * no store nothing is kept and every call does nothing.
+ */
+#ifndef HOLDFAST_RUNTIME_KEEP_H
+#define HOLDFAST_RUNTIME_KEEP_H
+
+#include "runtime/daemon.h"
+
+/* The most that one step pushes as a rule; what does not fit makes the step wait. */
+enum { KEEP_STEP_BYTES = 4 << 20, KEEP_SCRATCH_BYTES = 8 << 20 };
+
+int keep_open(struct daemon *d);
+void keep_close(struct daemon *d);
+/* Everything that was kept becomes sessions and running turns again. Before the first message.
+   -ERR_OUT_OF_RANGE: the limits are smaller than what was kept; one line is said. */
+int keep_restore(struct daemon *d);
+
+void keep_principal(struct daemon *d, uint32_t principal);
+/* The session as it stands: its row, and of its tokens and marks what changed. */
+void keep_session(struct daemon *d, uint32_t session);
+void keep_session_drop(struct daemon *d, uint32_t session);
+
+/* A key that is new: on disk before ACCEPTED is sent. */
+void keep_idem(struct daemon *d, uint32_t call, const struct wire_id *key, const uint8_t hash[16]);
+void keep_idem_drop(struct daemon *d, uint32_t principal, const struct wire_id *key);
+/* As idem_find, in what is on disk; and 0 for a call of which nothing came. */
+int keep_idem_find(struct daemon *d, uint32_t principal, const struct wire_id *key,
+		   const uint8_t hash[16], struct wire_id *op);
+/* A turn has begun; a call has its END. */
+void keep_call_begin(struct daemon *d, uint32_t call);
+void keep_call_end(struct daemon *d, uint32_t call);
+/* Nobody will ask for the answer again, unless by its key. */
+void keep_call_drop(struct daemon *d, uint32_t call);
+/* An answer that is on disk takes a slot again; NONE. */
+uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wire_id *op);
+/* Where the DATA `seq` of a call ends, before it is sent. */
+void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark);
+/* What is past its time is removed, a little. Returns when to be called next. */
+uint64_t keep_sweep(struct daemon *d);
+
+/* Between keep.c and keep_call.c. */
+void keep_key(struct store_key *key, const void *bytes, size_t length);
+void keep_key_add(struct store_key *key, const void *bytes, size_t length);
+void keep_key_u32(struct store_key *key, uint32_t number);
+void keep_put(struct daemon *d, enum store_table table, const struct store_key *key, const void *value,
+	      size_t bytes);
+uint64_t keep_wall_ms(void);
+int keep_streams_open(struct daemon *d);
+/* A turn that ran takes its old slot and runs again. */
+int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *op);
+
+#endif

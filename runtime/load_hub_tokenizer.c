@@ -1,0 +1,405 @@
+/*
+ * tokenizer.json as GGUF's keys: tokens by their ids, their kinds, merges (or, for a vocabulary with
+ * byte fallback, scores in the merges' order), and what cuts text beforehand, known by its pattern. The
+ * format is that of Hugging Face's tokenizers library. What the keys say is checked by load_vocabulary.c.
+ */
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "runtime/load_hub.h"
+
+enum { TEMPLATE_BYTES_MAX = 1 << 20 };
+
+struct token {
+	char *text; /* in the arena */
+	uint32_t length, kind;
+	float score;
+};
+
+struct tables {
+	struct hub *hub;
+	struct token *token; /* by id; text NULL: no such id */
+	uint32_t count;      /* the largest id, and one */
+	char *arena;         /* as large as the file: texts are shorter than what they are made of */
+	size_t used;
+	bool scores;         /* SentencePiece */
+	struct map *ids;     /* by text */
+};
+
+/* The patterns of the pre-tokenizers that are known, by which their tokenizer.json cuts text. */
+static const struct {
+	const char *pattern, *pre;
+} patterns[] = {
+	{"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+	 "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", "llama-bpe"},
+	{"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*"
+	 "|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", "qwen2"},
+	{"[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+	 "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*|\\p{N}"
+	 "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+", "tekken"},
+};
+
+static bool is(struct json object, const char *field, const char *text)
+{
+	struct json value;
+	return json_find(object, field, &value) && json_equals(value, text, strlen(text));
+}
+
+static bool is_true(struct json object, const char *field, bool otherwise)
+{
+	struct json value;
+	if (!json_find(object, field, &value) || json_kind(value) != JSON_BOOL)
+		return otherwise;
+	return json_true(value);
+}
+
+/* Keeps a string's bytes in the arena. */
+static char *keep(struct tables *t, struct json string, uint32_t *length)
+{
+	char *at = t->arena + t->used;
+	*length = (uint32_t)json_string(string, at);
+	t->used += *length;
+	return at;
+}
+
+static int token_put(struct tables *t, struct json text, struct json id_value, uint32_t kind)
+{
+	int64_t id;
+	if (json_kind(text) != JSON_STRING || !json_integer(id_value, 0, HUB_TOKENS_MAX - 1, &id))
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: a token's id is not 0 to %d",
+				  HUB_TOKENS_MAX - 1);
+	struct token *token = &t->token[id];
+	if (token->text && kind == TOKEN_NORMAL)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: id %lld is there twice",
+				  (long long)id);
+	token->text = keep(t, text, &token->length);
+	token->kind = kind;
+	if (t->count <= id)
+		t->count = (uint32_t)id + 1;
+	return 0;
+}
+
+static int vocabulary_take(struct tables *t, struct json model, struct json root)
+{
+	struct json vocab, added, key, value, item, content, id;
+	if (!json_find(model, "vocab", &vocab) || json_kind(vocab) != JSON_OBJECT)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: model has no vocab");
+	struct json_walk walk = json_walk(vocab);
+	while (json_next(&walk, &key, &value))
+		TRY(token_put(t, key, value, TOKEN_NORMAL));
+	/* They may stand in vocab too, and then with the same id. */
+	if (json_find(root, "added_tokens", &added)) {
+		walk = json_walk(added);
+		while (json_next(&walk, NULL, &item)) {
+			if (!json_find(item, "content", &content) || !json_find(item, "id", &id))
+				return hub_refuse(t->hub, -ERR_BAD_FILE,
+						  "tokenizer.json: an added token has no content or id");
+			TRY(token_put(t, content, id,
+				      is_true(item, "special", false) ? TOKEN_CONTROL : TOKEN_USER));
+		}
+	}
+	if (t->count == 0)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: the vocab is empty");
+	TRY(map_open(t->count, &t->ids));
+	for (uint32_t i = 0; i < t->count; i++) {
+		struct token *token = &t->token[i];
+		if (!token->text)
+			continue;
+		map_add(t->ids, token->text, token->length, i);
+		if (t->scores && token->kind == TOKEN_NORMAL && token->length == 6 &&
+		    !memcmp(token->text, "<0x", 3) && token->text[5] == '>')
+			token->kind = TOKEN_BYTE;
+	}
+	return 0;
+}
+
+static void tokens_write(struct tables *t)
+{
+	struct hub_out *out = &t->hub->out;
+	hub_key_array(out, "tokenizer.ggml.tokens", GGUF_STRING, t->count);
+	for (uint32_t i = 0; i < t->count; i++) {
+		char hole[32];
+		/* An id without a token needs a text that nothing else has. */
+		const int n = snprintf(hole, sizeof hole, "[hole %u]", i);
+		if (t->token[i].text)
+			hub_put_text(out, t->token[i].text, t->token[i].length);
+		else
+			hub_put_text(out, hole, (size_t)n);
+	}
+	hub_key_array(out, "tokenizer.ggml.token_type", GGUF_I32, t->count);
+	for (uint32_t i = 0; i < t->count; i++)
+		hub_put_u32(out, t->token[i].text ? t->token[i].kind : TOKEN_UNUSED);
+}
+
+/* A merge as "a b", or as a pair; `joined` gets a NUL-free "a b". */
+static int merge_text(struct tables *t, struct json merge, uint32_t number, char **joined,
+		      uint32_t *length)
+{
+	struct json part[2], item;
+	unsigned parts = 0;
+	const size_t before = t->used;
+	if (json_kind(merge) == JSON_STRING) {
+		*joined = keep(t, merge, length);
+		return 0;
+	}
+	struct json_walk walk = json_walk(merge);
+	while (json_kind(merge) == JSON_ARRAY && json_next(&walk, NULL, &item))
+		if (parts == 2 || json_kind(part[parts++] = item) != JSON_STRING)
+			parts = 3;
+	if (parts != 2)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: merge %u is not two parts", number);
+	uint32_t first, second;
+	keep(t, part[0], &first);
+	t->arena[t->used++] = ' ';
+	keep(t, part[1], &second);
+	*joined = t->arena + before;
+	*length = first + 1 + second;
+	return 0;
+}
+
+/* The merged token's score is the merge's place, so that merging by score takes the same way. */
+static void merge_score(struct tables *t, char *text, uint32_t length, uint32_t number)
+{
+	char *space = length > 2 ? memchr(text + 1, ' ', length - 2) : NULL;
+	if (!space)
+		return; /* a vocabulary with scores has no use for it */
+	memmove(space, space + 1, (size_t)(text + length - space - 1));
+	const uint32_t id = map_find(t->ids, text, length - 1);
+	if (id != UINT32_MAX && t->token[id].score < -1e8f)
+		t->token[id].score = -(float)number;
+}
+
+static int merges_take(struct tables *t, struct json model)
+{
+	struct hub_out *out = &t->hub->out;
+	struct json merges, item;
+	uint64_t count = 0;
+	uint32_t number = 0;
+	if (!json_find(model, "merges", &merges) || json_kind(merges) != JSON_ARRAY)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: model has no merges");
+	struct json_walk walk = json_walk(merges);
+	while (json_next(&walk, NULL, &item))
+		count++;
+	if (count > MODEL_MERGES_MAX)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: %llu merges, %d are taken",
+				  (unsigned long long)count, MODEL_MERGES_MAX);
+	if (!t->scores)
+		hub_key_array(out, "tokenizer.ggml.merges", GGUF_STRING, count);
+	const size_t before = t->used;
+	for (walk = json_walk(merges); json_next(&walk, NULL, &item); number++) {
+		char *text = NULL;
+		uint32_t length = 0;
+		TRY(merge_text(t, item, number, &text, &length));
+		if (t->scores)
+			merge_score(t, text, length, number);
+		else
+			hub_put_text(out, text, length);
+		t->used = before; /* its bytes are copied, or looked at */
+	}
+	if (!t->scores)
+		return 0;
+	hub_key_array(out, "tokenizer.ggml.scores", GGUF_F32, t->count);
+	for (uint32_t i = 0; i < t->count; i++) {
+		uint32_t bits;
+		memcpy(&bits, &t->token[i].score, sizeof bits);
+		hub_put_u32(out, bits);
+	}
+	return 0;
+}
+
+/* Which known one the cutting is; NULL if none. */
+static const char *pre_find(struct json root)
+{
+	struct json pre, list, item, pattern, regex;
+	bool digits = false, bytes = false, bytes_cut = false;
+	const char *found = NULL;
+	if (!json_find(root, "pre_tokenizer", &pre))
+		return NULL;
+	const bool sequence = is(pre, "type", "Sequence") && json_find(pre, "pretokenizers", &list);
+	struct json_walk walk = json_walk(list = sequence ? list : pre);
+	while (sequence ? json_next(&walk, NULL, &item) : (item = pre, true)) {
+		if (is(item, "type", "ByteLevel")) {
+			bytes = true;
+			bytes_cut = is_true(item, "use_regex", true);
+		} else if (is(item, "type", "Digits")) {
+			digits = is_true(item, "individual_digits", false);
+			if (!digits)
+				return NULL;
+		} else if (is(item, "type", "Split")) {
+			if (found || !json_find(item, "pattern", &pattern) ||
+			    !json_find(pattern, "Regex", &regex))
+				return NULL;
+			for (size_t i = 0; i < sizeof patterns / sizeof patterns[0]; i++)
+				if (json_equals(regex, patterns[i].pattern, strlen(patterns[i].pattern)))
+					found = patterns[i].pre;
+			if (!found)
+				return NULL;
+		} else {
+			return NULL;
+		}
+		if (!sequence)
+			break;
+	}
+	if (!bytes || (found && (digits || bytes_cut)))
+		return NULL;
+	return found ? found : !bytes_cut ? NULL : digits ? "smollm" : "gpt-2";
+}
+
+/* Whether a space is put before text: by a normaliser that prepends, or by Metaspace. */
+static bool space_before(struct json root)
+{
+	struct json part, list, item, scheme;
+	if (json_find(root, "normalizer", &part)) {
+		if (is(part, "type", "Prepend"))
+			return true;
+		if (json_find(part, "normalizers", &list)) {
+			struct json_walk walk = json_walk(list);
+			while (json_next(&walk, NULL, &item))
+				if (is(item, "type", "Prepend"))
+					return true;
+		}
+	}
+	if (!json_find(root, "pre_tokenizer", &part) || !is(part, "type", "Metaspace"))
+		return false;
+	if (json_find(part, "prepend_scheme", &scheme))
+		return !json_equals(scheme, "never", 5);
+	return is_true(part, "add_prefix_space", true);
+}
+
+/* A token that a field names by its text, as a string or in "content". */
+static uint32_t named(const struct tables *t, struct json config, const char *field)
+{
+	struct json value;
+	char text[256];
+	if (!json_find(config, field, &value))
+		return UINT32_MAX;
+	if (json_kind(value) == JSON_OBJECT && !json_find(value, "content", &value))
+		return UINT32_MAX;
+	if (!hub_string(value, text, sizeof text))
+		return UINT32_MAX;
+	return map_find(t->ids, text, strlen(text));
+}
+
+static void id_write(const struct tables *t, const char *key, uint32_t id)
+{
+	if (id < t->count)
+		hub_key_u32(&t->hub->out, key, id);
+}
+
+/* The template: chat_template.jinja, or a field that is a string or a list of named ones. */
+static int template_take(const struct tables *t, struct json config)
+{
+	struct json value, item, first = {0};
+	char *text = NULL;
+	size_t length = 0;
+	const int fd = openat(t->hub->folder, "chat_template.jinja", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (fd >= 0) {
+		text = malloc(TEMPLATE_BYTES_MAX);
+		for (ssize_t got = 1; text && got > 0 && length < TEMPLATE_BYTES_MAX;) {
+			got = read(fd, text + length, TEMPLATE_BYTES_MAX - length);
+			length += got > 0 ? (size_t)got : 0;
+		}
+		close(fd);
+		if (!text || length == TEMPLATE_BYTES_MAX) {
+			free(text);
+			return hub_refuse(t->hub, -ERR_BAD_FILE, "chat_template.jinja: %d bytes or more",
+					  TEMPLATE_BYTES_MAX);
+		}
+	} else if (json_find(config, "chat_template", &value)) {
+		struct json_walk walk = json_walk(value);
+		while (json_kind(value) == JSON_ARRAY && json_next(&walk, NULL, &item))
+			if (is(item, "name", "default") || !first.at)
+				json_find(item, "template", &first);
+		if (json_kind(value) == JSON_ARRAY && first.at)
+			value = first;
+		if (json_kind(value) == JSON_STRING && (text = malloc(value.length + 1)))
+			length = json_string(value, text);
+	}
+	if (text)
+		hub_key_text(&t->hub->out, "tokenizer.chat_template", text, length);
+	free(text);
+	return 0;
+}
+
+/* Whether the post-processor puts a token before the text. */
+static bool token_before(struct json root)
+{
+	struct json post, list, item, single;
+	if (!json_find(root, "post_processor", &post))
+		return false;
+	struct json_walk walk;
+	if (json_find(post, "processors", &list)) {
+		walk = json_walk(list);
+		while (json_next(&walk, NULL, &item))
+			if (is(item, "type", "TemplateProcessing"))
+				post = item;
+	}
+	if (!is(post, "type", "TemplateProcessing") || !json_find(post, "single", &single))
+		return false;
+	walk = json_walk(single);
+	return json_next(&walk, NULL, &item) && json_find(item, "SpecialToken", &list);
+}
+
+static int config_take(struct tables *t, struct json root)
+{
+	struct hub_text config = {0};
+	int code = hub_json(t->hub, "tokenizer_config.json", false, &config);
+	if (code == 0) {
+		const struct json json = config.bytes ? config.json : (struct json){"{}", 2};
+		uint32_t bos = named(t, json, "bos_token"), eos = named(t, json, "eos_token");
+		id_write(t, "tokenizer.ggml.bos_token_id", bos == UINT32_MAX ? t->hub->bos : bos);
+		id_write(t, "tokenizer.ggml.eos_token_id", eos == UINT32_MAX ? t->hub->eos : eos);
+		id_write(t, "tokenizer.ggml.unknown_token_id", named(t, json, "unk_token"));
+		id_write(t, "tokenizer.ggml.padding_token_id", named(t, json, "pad_token"));
+		hub_key_bool(&t->hub->out, "tokenizer.ggml.add_bos_token",
+			     is_true(json, "add_bos_token", token_before(root)));
+		if (t->scores)
+			hub_key_bool(&t->hub->out, "tokenizer.ggml.add_space_prefix", space_before(root));
+		code = template_take(t, json);
+	}
+	free(config.bytes);
+	return code;
+}
+
+static int tables_fill(struct tables *t, struct json root)
+{
+	struct json model;
+	struct hub *hub = t->hub;
+	if (!json_find(root, "model", &model) || !is(model, "type", "BPE"))
+		return hub_refuse(hub, -ERR_UNSUPPORTED, "tokenizer.json: its model is no BPE");
+	t->scores = is_true(model, "byte_fallback", false);
+	const char *pre = t->scores ? "default" : pre_find(root);
+	if (!pre)
+		return hub_refuse(hub, -ERR_UNSUPPORTED, "tokenizer.json: its pre_tokenizer is none that is known");
+	for (uint32_t i = 0; i < HUB_TOKENS_MAX; i++)
+		t->token[i].score = -1e9f;
+	const char *kind = t->scores ? "llama" : "gpt2";
+	hub_key_text(&hub->out, "tokenizer.ggml.model", kind, strlen(kind));
+	hub_key_text(&hub->out, "tokenizer.ggml.pre", pre, strlen(pre));
+	TRY(vocabulary_take(t, model, root));
+	TRY(merges_take(t, model));
+	tokens_write(t);
+	return config_take(t, root);
+}
+
+int hub_tokenizer(struct hub *hub)
+{
+	struct hub_text text = {0};
+	struct tables t = {.hub = hub};
+	int code = hub_json(hub, "tokenizer.json", true, &text);
+	if (code == 0) {
+		t.token = calloc(HUB_TOKENS_MAX, sizeof *t.token);
+		/* A string's text is shorter than its JSON; a pair's space takes the place of a quote. */
+		t.arena = malloc(text.json.length + 1);
+		code = t.token && t.arena ? tables_fill(&t, text.json)
+					  : hub_refuse(hub, -ERR_MEMORY, "tokenizer.json: no memory");
+	}
+	map_close(&t.ids);
+	free(t.token);
+	free(t.arena);
+	free(text.bytes);
+	return code;
+}
