@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -54,8 +55,40 @@ void hf_close(struct hf_client **client)
 	free(c->token);
 	free(c->act_as);
 	free(c->body);
+	explicit_bzero(c->keys, sizeof c->keys);
 	free(c);
 	*client = NULL;
+}
+
+/* Our certificate: both keys of it, each a value in quotes. */
+static int keys_read(struct hf_client *c, const struct hf_options *o)
+{
+	static const char *const names[] = {"public-key", "secret-key"};
+	char line[1024];
+	uint8_t raw[32];
+	if (!o->key_file && !o->server_key)
+		return 0;
+	if (!o->key_file || !o->server_key || strlen(o->server_key) != 40 || !zmq_has("curve") ||
+	    !zmq_z85_decode(raw, o->server_key))
+		return -ERR_BAD_ARG;
+	FILE *file = fopen(o->key_file, "re");
+	if (!file)
+		return errno == EACCES ? -ERR_PERMISSION : -ERR_NO_FILE;
+	while (fgets(line, sizeof line, file))
+		for (int i = 0; i < 2; i++) {
+			char *at = strstr(line, names[i]);
+			at = at ? strchr(at, '"') : NULL;
+			if (!at || strcspn(at + 1, "\"") != 40)
+				continue;
+			memcpy(c->keys[i], at + 1, 40);
+			if (!zmq_z85_decode(raw, c->keys[i]))
+				c->keys[i][0] = 0;
+		}
+	fclose(file);
+	memcpy(c->keys[2], o->server_key, 41);
+	explicit_bzero(line, sizeof line);
+	explicit_bzero(raw, sizeof raw);
+	return c->keys[0][0] && c->keys[1][0] ? 0 : -ERR_BAD_FILE;
 }
 
 static int client_fill(struct hf_client *c, const char *endpoint, const struct hf_options *o)
@@ -70,6 +103,7 @@ static int client_fill(struct hf_client *c, const char *endpoint, const struct h
 	c->resume_ms = o->resume_ms == HF_NEVER ? 0 : o->resume_ms > 0 ? o->resume_ms : RESUME_MS;
 	if (c->resume_ms > WIRE_DETACH_MS_MAX)
 		return -ERR_OUT_OF_RANGE;
+	TRY(keys_read(c, o));
 	if (c->window < 1024 || c->window > WIRE_WINDOW_MAX || c->timeout_ms > INT32_MAX)
 		return -ERR_OUT_OF_RANGE;
 	c->context = zmq_ctx_new();
@@ -382,6 +416,11 @@ int hf_session_close(struct hf_client *c, struct hf_session *s, struct hf_end *e
 int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *end)
 {
 	return simple(c, METHOD_SESSION_SHOW, s, end);
+}
+
+int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_EXPORT, s, end);
 }
 
 int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *end)

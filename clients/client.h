@@ -43,6 +43,8 @@ struct hf_options {
 	const char *act_as;  /* for gateways; NULL: oneself */
 	uint32_t timeout_ms; /* for the daemon to answer at all; 0: 5,000 */
 	uint32_t window;     /* bytes of text in flight, 1,024 to 1 MiB; 0: 64 KiB */
+	const char *key_file;   /* over TCP: our certificate, as holdfast keygen makes; NULL: none */
+	const char *server_key; /* with it: the daemon's public key in Z85 */
 	uint32_t resume_ms;  /* a call outlives its connection by so long; 0: 30,000; HF_NEVER: not */
 };
 #define HF_NEVER UINT32_MAX
@@ -208,6 +210,8 @@ int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_
 	const char *tool, struct hf_end *end);
 int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place,
 	struct hf_end *end);
+/* The session as tokens (end->ids) and settings (end->json). */
+int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_list(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end);
 
 /* --- The rest. Results in end->json, ids and bytes. --- */

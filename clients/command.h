@@ -17,7 +17,11 @@ struct said {
 	const char *command, *endpoint, *session, *system, *message, *label;
 	bool json, keep, read_stdin, ignore_end, special;
 	const char *tools[WIRE_TOOLS_MAX], *stops[WIRE_STOPS_MAX], *results[LIST_MAX];
-	uint32_t tool_count, stop_count, result_count;
+	const char *runs[LIST_MAX]; /* NAME=COMMAND */
+	uint32_t tool_count, stop_count, result_count, run_count;
+	bool run_all, resume, count_said;
+	uint32_t interval_ms;
+	const char *key_file, *server_key;
 	uint64_t to_tokens, to_turn, first, count; /* HF_NONE: not said */
 	struct hf_sampling sampling;
 	uint32_t timeout_ms, deadline_ms;
@@ -33,6 +37,17 @@ void say_line(const char *text);
 
 int command_chat(struct said *o);
 int command_turn(struct said *o);
+int command_top(struct said *o);
+int command_watch(struct said *o);
+int command_metrics(struct said *o);
+int command_keygen(struct said *o);
+
+/* The command that --run names for a tool; NULL: none. */
+const char *tool_command(const struct said *o, const char *name);
+/* Asks the user, who may say so for all that follow; false also at the end of input. */
+bool tool_allowed(struct said *o, const char *name, char **line, size_t *capacity);
+/* Runs the command with the arguments on its standard input; its output, to be freed. NULL: it cannot. */
+char *tool_run(const char *command, const char *arguments);
 
 /* Opens the session that --session names, or a new one. */
 int session_begin(struct said *o, struct hf_session *out);

@@ -193,6 +193,8 @@ static int command_tokenize(struct said *o)
 	return code == 0 ? EXIT_DONE : hf_later(code) ? EXIT_LATER : EXIT_FAILED;
 }
 
+static int command_completion(struct said *o);
+
 /* --- Commands and options. --- */
 
 static const struct command {
@@ -202,7 +204,7 @@ static const struct command {
 	int (*run)(struct said *o);
 } commands[] = {
 	{"chat", "[--session ID]", "talk; a line is a turn, /quit or end of input leaves",
-		"SyLTkmtpKsfxid", 0, command_chat},
+		"SRyLTuUkmtpKsfxid", 0, command_chat},
 	{"turn", "[--session ID] --message TEXT", "run one turn and print what comes",
 		"SyLTkmtpKsfxidMrI", 0, command_turn},
 	{"sessions", "", "list sessions", "nc", 0, command_sessions},
@@ -216,6 +218,11 @@ static const struct command {
 	{"tokenize", "[TEXT]", "ids of a text, or of standard input, as JSON", "z", 1,
 		command_tokenize},
 	{"health", "", "ask how the daemon is", "", 0, command_health},
+	{"top", "", "memory, sessions and speed, again and again", "wc", 0, command_top},
+	{"watch", "", "a line for each change of a session", "wc", 0, command_watch},
+	{"metrics", "", "counters, in Prometheus' form", "", 0, command_metrics},
+	{"keygen", "NAME", "make the keys NAME.key and NAME.key_secret", "", 1, command_keygen},
+	{"completion", "bash|zsh|fish", "the completion of a shell", "", 1, command_completion},
 };
 
 static const struct option_entry {
@@ -226,6 +233,10 @@ static const struct option_entry {
 	{"system", "TEXT", "system prompt of a new session", 'y'},
 	{"label", "TEXT", "label of a new session", 'L'},
 	{"tool", "JSON", "a tool of a new session; may be repeated", 'T'},
+	{"resume", "ID", "attach to this session, fence its last client, show what was said", 'R'},
+	{"run", "NAME=COMMAND", "what runs a tool, arguments on stdin; may be repeated", 'u'},
+	{"yes", NULL, "run tools without asking", 'U'},
+	{"interval", "MS", "time between two looks; default 1000", 'w'},
 	{"keep", NULL, "do not close the new session", 'k'},
 	{"message", "TEXT", "what the user says; -: standard input", 'M'},
 	{"stdin", NULL, "the same as --message -", 'I'},
@@ -245,12 +256,14 @@ static const struct option_entry {
 	{"count", "N", "list at most so many", 'c'},
 	{"special", NULL, "control tokens are recognised", 'z'},
 	{"endpoint", "E", "where the daemon listens", 'E'},
+	{"key", "FILE", "our key_secret, for a daemon over TCP", 'g'},
+	{"server-key", "Z85", "the daemon's public key, over TCP", 'G'},
 	{"timeout", "MS", "for the daemon to answer at all; default 5000", 'o'},
 	{"json", NULL, "results as JSON", 'j'},
 	{"help", NULL, "this text", 'h'},
 	{"version", NULL, "the version", 'V'},
 };
-static const char options_of_all[] = "EojhV";
+static const char options_of_all[] = "EgGojhV";
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0],
 	COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -333,6 +346,10 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'L': o->label = value; return true;
 	case 'T': return append(o->tools, &o->tool_count, WIRE_TOOLS_MAX, value);
 	case 'k': o->keep = true; return true;
+	case 'R': o->session = value; return o->resume = true;
+	case 'u': return strchr(value, '=') && append(o->runs, &o->run_count, LIST_MAX, value);
+	case 'U': return o->run_all = true;
+	case 'w': return number32(value, &o->interval_ms) && o->interval_ms > 0;
 	case 'M': o->message = value; return true;
 	case 'I': o->read_stdin = true; return true;
 	case 'r': return append(o->results, &o->result_count, LIST_MAX, value);
@@ -348,13 +365,59 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'a': return number(value, INT32_MAX, &o->to_tokens);
 	case 'b': return number(value, INT64_MAX, &o->to_turn);
 	case 'n': return number(value, UINT32_MAX, &o->first);
-	case 'c': return number(value, WIRE_COUNT_MAX, &o->count) && o->count > 0;
+	case 'c':
+		o->count_said = true;
+		return number(value, WIRE_COUNT_MAX, &o->count) && o->count > 0;
 	case 'z': o->special = true; return true;
 	case 'E': o->endpoint = value; return true;
+	case 'g': o->key_file = value; return true;
+	case 'G': o->server_key = value; return true;
 	case 'o': return number32(value, &o->timeout_ms) && o->timeout_ms > 0;
 	case 'j': o->json = true; return true;
 	default: return false;
 	}
+}
+
+static void completion_words(const char *before, const char *letters)
+{
+	for (int i = 0; i < OPTION_COUNT; i++)
+		if (strchr(letters, option_table[i].letter) || strchr(options_of_all, option_table[i].letter))
+			printf("%s--%s", before, option_table[i].name);
+}
+
+/* From the tables, so that it cannot be older than they are. */
+static int command_completion(struct said *o)
+{
+	const char *shell = o->word_count > 0 ? o->words[0] : "";
+	if (strcmp(shell, "fish") == 0) {
+		for (int i = 0; i < COMMAND_COUNT; i++) {
+			const struct command *c = &commands[i];
+			printf("complete -c holdfast -f -n __fish_use_subcommand -a %s -d '%s'\n", c->name,
+				strcmp(c->name, "metrics") == 0 ? "counters" : c->help);
+			for (int k = 0; k < OPTION_COUNT; k++)
+				if (strchr(c->options, option_table[k].letter))
+					printf("complete -c holdfast -n '__fish_seen_subcommand_from %s' -l %s%s\n",
+						c->name, option_table[k].name, option_table[k].value ? " -r" : "");
+		}
+		return EXIT_DONE;
+	}
+	if (strcmp(shell, "bash") != 0 && strcmp(shell, "zsh") != 0)
+		return say_usage(o, "which shell: bash, zsh or fish?");
+	if (*shell == 'z')
+		puts("autoload -U +X bashcompinit && bashcompinit");
+	fputs("_holdfast() {\n\tlocal now=${COMP_WORDS[COMP_CWORD]} words\n\tcase ${COMP_WORDS[1]} in\n",
+		stdout);
+	for (int i = 0; i < COMMAND_COUNT; i++) {
+		printf("\t%s) words=\"", commands[i].name);
+		completion_words(" ", commands[i].options);
+		puts("\";;");
+	}
+	fputs("\t*) words=\"", stdout);
+	for (int i = 0; i < COMMAND_COUNT; i++)
+		printf(" %s", commands[i].name);
+	puts("\";;\n\tesac\n\tCOMPREPLY=($(compgen -W \"$words\" -- \"$now\"))\n}\n"
+		"complete -F _holdfast holdfast");
+	return EXIT_DONE;
 }
 
 static const struct command *command_find(const char *name)
@@ -397,7 +460,8 @@ static int options_read(struct said *o, const struct command *c, int argc, char 
 static int connect_to(struct said *o)
 {
 	char fallback[512] = "";
-	struct hf_options options = {.client = "holdfast", .timeout_ms = o->timeout_ms};
+	struct hf_options options = {.client = "holdfast", .timeout_ms = o->timeout_ms,
+		.key_file = o->key_file, .server_key = o->server_key};
 	int code = hf_open(o->endpoint, &options, &o->client);
 	if (code == 0)
 		return EXIT_DONE;
@@ -420,7 +484,8 @@ static const char *command_word(int argc, char **argv)
 	for (int i = 1; i < argc; i++) {
 		if (argv[i][0] != '-')
 			return argv[i];
-		if (strcmp(argv[i], "--endpoint") == 0 || strcmp(argv[i], "--timeout") == 0)
+		if (strcmp(argv[i], "--endpoint") == 0 || strcmp(argv[i], "--timeout") == 0 ||
+		    strcmp(argv[i], "--key") == 0 || strcmp(argv[i], "--server-key") == 0)
 			i++;
 	}
 	return NULL;
@@ -470,7 +535,7 @@ int main(int argc, char **argv)
 		return say_usage(&o, "too many words");
 	/* A reader that goes away is an error to be seen, not a death: a session may be to close. */
 	signal(SIGPIPE, SIG_IGN);
-	exit = connect_to(&o);
+	exit = c->run == command_completion || c->run == command_keygen ? EXIT_DONE : connect_to(&o);
 	if (exit == EXIT_DONE)
 		exit = c->run(&o);
 	hf_close(&o.client);

@@ -94,6 +94,11 @@ static int open_socket(struct hf_client *c)
 	zmq_setsockopt(c->socket, ZMQ_SNDHWM, &hwm, sizeof hwm);
 	zmq_setsockopt(c->socket, ZMQ_RCVHWM, &hwm, sizeof hwm);
 	zmq_setsockopt(c->socket, ZMQ_MAXMSGSIZE, &frame_max, sizeof frame_max);
+	if (c->keys[0][0]) {
+		zmq_setsockopt(c->socket, ZMQ_CURVE_PUBLICKEY, c->keys[0], 41);
+		zmq_setsockopt(c->socket, ZMQ_CURVE_SECRETKEY, c->keys[1], 41);
+		zmq_setsockopt(c->socket, ZMQ_CURVE_SERVERKEY, c->keys[2], 41);
+	}
 	monitor_open(c);
 	if (zmq_connect(c->socket, c->endpoint) != 0)
 		return errno == EINVAL || errno == EPROTONOSUPPORT || errno == ENOCOMPATPROTO ?

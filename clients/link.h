@@ -23,6 +23,7 @@ enum {
 struct hf_client {
 	char *endpoint, *client, *token, *act_as;
 	uint32_t timeout_ms, window;
+	char keys[3][41];       /* over TCP: our public, our secret, the daemon's; empty: none */
 	uint32_t resume_ms;     /* 0: a call ends with its connection */
 	void *context, *socket; /* socket NULL: HELLO must be said again */
 	void *monitor;          /* says when the connection ends; may be NULL */

@@ -21,6 +21,8 @@ struct text {
 	bool print, lost, ended_line;
 };
 
+enum { HISTORY_BYTES = 4000 }; /* of what was said before, shown by --resume */
+
 static struct hf_client *running; /* what Ctrl-C cancels */
 static volatile sig_atomic_t interrupted; /* the signal */
 
@@ -328,19 +330,66 @@ static char *ask(const char *prompt, char **line, size_t *capacity)
 	return *line;
 }
 
-/* Asks for the result of each call that the model made; false when there is no more input. */
-static bool ask_results(const struct hf_end *end, struct hf_message *m, uint32_t *count,
+/* The result of a call: of its command, if the user allows it, or as the user types it. NULL: the end
+   of input. */
+static char *result_of(struct said *o, const struct hf_tool_call *call, char **line, size_t *capacity)
+{
+	const char *command = tool_command(o, call->name);
+	char *text;
+	if (!command) {
+		text = ask("result> ", line, capacity);
+		return text ? strdup(text) : NULL;
+	}
+	if (!tool_allowed(o, call->name, line, capacity))
+		return feof(stdin) ? NULL : strdup("error: the user refused this call");
+	text = tool_run(command, call->arguments);
+	if (text)
+		fprintf(stderr, "%s", text[0] ? "" : "(no output)\n");
+	if (text)
+		print_text(stderr, text, strlen(text));
+	return text ? text : strdup("error: the tool could not be run");
+}
+
+/* A result for each call that the model made; false when there is no more input. */
+static bool ask_results(struct said *o, const struct hf_end *end, struct hf_message *m, uint32_t *count,
 	char **line, size_t *capacity)
 {
 	print_calls(end);
 	for (*count = 0; *count < end->call_count; (*count)++) {
-		char *text = ask("result> ", line, capacity);
-		if (!text)
+		char *text = result_of(o, &end->calls[*count], line, capacity);
+		if (!text) {
+			for (uint32_t i = 0; i < *count; i++) {
+				free((char *)m[i].content);
+				free((char *)m[i].tool_call_id);
+			}
 			return false;
-		m[*count] = (struct hf_message){.role = HF_TOOL, .content = strdup(text),
+		}
+		m[*count] = (struct hf_message){.role = HF_TOOL, .content = text,
 			.tool_call_id = strdup(end->calls[*count].id)};
 	}
 	return true;
+}
+
+/* Attaches, so that an older client cannot write any more, and shows the end of what was said. */
+static int resume(struct said *o, struct hf_session *s)
+{
+	struct hf_end end, text = {0};
+	int code = hf_session_attach(o->client, s, &end);
+	hf_end_free(&end);
+	if (code == 0) {
+		code = hf_session_export(o->client, s, &end);
+		if (code == 0)
+			code = hf_detokenize(o->client, end.ids, end.id_count, &text);
+		if (code == 0) {
+			const size_t from = text.byte_count > HISTORY_BYTES ? text.byte_count - HISTORY_BYTES : 0;
+			fputs(from ? "…" : "", stdout);
+			print_text(stdout, text.bytes + from, text.byte_count - from);
+			putchar('\n');
+		}
+		hf_end_free(&end);
+		hf_end_free(&text);
+	}
+	return code == 0 ? EXIT_DONE : say_error(o, code, NULL);
 }
 
 int command_chat(struct said *o)
@@ -352,6 +401,8 @@ int command_chat(struct said *o)
 	size_t capacity = 0;
 	signals_take();
 	int exit = session_begin(o, &s);
+	if (exit == EXIT_DONE && o->resume)
+		exit = resume(o, &s);
 	if (exit != EXIT_DONE)
 		return exit;
 	while (!interrupted && ask("> ", &line, &capacity) && strcmp(line, "/quit") != 0) {
@@ -372,7 +423,7 @@ int command_chat(struct said *o)
 			print_end(&end);
 			exit = code != 0 ? say_error(o, code, &end) : EXIT_DONE;
 			more = end.call_count > 0 && !interrupted &&
-				ask_results(&end, m, &count, &line, &capacity);
+				ask_results(o, &end, m, &count, &line, &capacity);
 			hf_end_free(&end);
 		}
 		/* Ctrl-C was for the turn. */

@@ -145,17 +145,21 @@ void call_reset(struct daemon *d, uint32_t call)
 uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_call *m)
 {
 	const uint32_t principal = d->peers[peer].principal;
+	const uint32_t tenant = d->principals[principal].tenant;
+	const uint64_t tenant_most = d->tenants.tenant[tenant].calls;
 	uint32_t slot = NONE, mine = 0, kept = 0;
+	uint64_t all = 0;
 	for (uint32_t i = 0; i < d->options.calls; i++) {
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE && slot == NONE)
 			slot = i;
 		if (c->state != CALL_FREE && c->principal == principal)
 			*(call_kept(c) ? &kept : &mine) += 1;
+		all += c->state != CALL_FREE && !call_kept(c) && d->principals[c->principal].tenant == tenant;
 	}
 	/* Turns do not take the places of those who look or close. */
 	const uint64_t most = d->options.calls_principal * (method_is_turn(m->method) ? 1 : 2);
-	if (mine >= most)
+	if (mine >= most || (tenant_most && all >= tenant_most))
 		return NONE;
 	/* Ended ones that are only kept give way, each principal's to itself first. */
 	if (slot == NONE || kept >= d->options.calls_principal)

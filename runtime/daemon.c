@@ -394,6 +394,7 @@ static int daemon_open(struct daemon *d)
 	TRY(signals_open(d));
 	TRY(inject_open(d));
 	descriptors_raise();
+	TRY(tenants_read(d->options.tenants, &d->tenants));
 	TRY(endpoint_lock(d));
 	TRY(store_start(d));
 	last_word_store = d->store;
@@ -463,7 +464,7 @@ static int daemon_begin(struct daemon *d, const struct options *options, struct 
 	char reason[MODEL_REASON_MAX];
 	memset(d, 0, sizeof *d);
 	d->options = *options;
-	d->signals = d->lock = d->epoll = d->streams = -1;
+	d->signals = d->epoll = d->streams = -1;
 	log_level_set((enum log_level)options->log);
 	if (sodium_init() < 0)
 		return -ERR_INTERNAL;

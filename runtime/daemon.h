@@ -22,19 +22,33 @@
 #include "runtime/options.h"
 #include "runtime/store.h"
 #include "runtime/template.h"
+#include "runtime/tenant.h"
 #include "sched/sched.h"
 
 enum { NONE = 0xffffffffu, ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
 
 struct principal {
-	char name[NAME_MAX_BYTES]; /* "uid:1000"; empty: the slot is free */
+	char name[NAME_MAX_BYTES]; /* "uid:1000", "TENANT/NAME", "TENANT/NAME/ACT_AS"; empty: free */
+	uint32_t tenant;
+};
+
+/* A socket: one for calls and one for control for each tenant. */
+enum { DOORS_MAX = 2 * (TENANTS_MAX + 1) };
+struct door {
+	void *socket;
+	uint32_t tenant;
+	bool control; /* for cancels and looks only, so that they wait behind nothing */
+	int lock;
+	char listen[OPTIONS_PATH_MAX];
 };
 
 /* A connection, by its routing id. */
 struct peer {
 	bool used, hello, gone, congested;
 	uint8_t id[ROUTING_MAX], id_length;
-	uint32_t principal;
+	uint8_t door, roles;
+	uint32_t base, principal; /* who it is; for whom it acts: another for a gateway only */
+	uint64_t rate_us, bytes_us; /* up to when its messages and bytes are spoken for */
 	uint32_t calls;         /* accepted ones that have not ended */
 	uint32_t owed;          /* short answers that could not be sent yet */
 	uint64_t channel_last;  /* the highest channel of a CALL so far */
@@ -213,8 +227,11 @@ struct daemon {
 	struct sched_limits limits;
 	size_t text_max, end_max;
 
-	void *zmq, *router, *zap;
-	int epoll, signals, lock;
+	void *zmq, *zap;
+	struct door door[DOORS_MAX];
+	uint32_t door_count;
+	struct tenants tenants, tenants_fresh;
+	int epoll, signals;
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled;
 	struct stats stats;
@@ -289,10 +306,17 @@ void log_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 
 /* peer.c: who speaks. */
 int peers_open(struct daemon *d);
-/* The principal of a message by its User-Id, or NONE if the table is full. */
-uint32_t principal_find(struct daemon *d, const char *user);
+/* The principal of that name, or NONE if the table is full. */
+uint32_t principal_find(struct daemon *d, const char *name, uint32_t tenant);
+/* Whose message it is that came in at a door with that User-Id, and what he may; NONE if nobody's that is
+   known. *revoked: he was let in, and may not come in any more. */
+uint32_t principal_of_user(struct daemon *d, uint32_t door, const char *user, uint32_t *roles, bool *revoked);
 /* The peer with that routing id and principal; a new slot if there is none; NONE if all are busy. */
-uint32_t peer_find(struct daemon *d, const void *id, size_t length, uint32_t principal);
+uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t length, uint32_t principal);
+/* Whether the peer sends more than its tenant allows; counts the message. */
+bool peer_over_rate(struct daemon *d, struct peer *p, size_t bytes);
+/* Whether the call's client may see what is that principal's. */
+bool call_sees(const struct daemon *d, uint32_t call, uint32_t principal);
 /* Sends one message; 0, -ERR_LIMIT (try again later), -ERR_CLOSED (the peer is gone). */
 int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, uint64_t seq,
 	      const void *body, size_t length, const void *blob, size_t blob_length);

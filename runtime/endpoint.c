@@ -70,25 +70,25 @@ static int folder_make(const char *path)
 	return errno == EACCES ? -ERR_PERMISSION : -ERR_IO;
 }
 
-static int lock_take(struct daemon *d, const char *path)
+static int lock_take(int *lock, const char *path)
 {
 	char name[SUN_PATH_MAX + 8];
 	snprintf(name, sizeof name, "%s.lock", path);
-	d->lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (d->lock < 0) {
+	*lock = open(name, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (*lock < 0) {
 		log_say(LOG_ERROR, "the lock %s cannot be opened: %s", name, strerror(errno));
 		return errno == EACCES ? -ERR_PERMISSION : -ERR_IO;
 	}
-	if (flock(d->lock, LOCK_EX | LOCK_NB) != 0) {
+	if (flock(*lock, LOCK_EX | LOCK_NB) != 0) {
 		char pid[16] = "";
-		const ssize_t n = read(d->lock, pid, sizeof pid - 1);
+		const ssize_t n = read(*lock, pid, sizeof pid - 1);
 		log_say(LOG_ERROR, "another daemon (process %.*s) serves %s; stop it, or say another --listen",
 			n > 0 ? (int)strcspn(pid, "\n") : 1, n > 0 ? pid : "?", path);
 		return -ERR_IN_USE;
 	}
 	char pid[16];
 	const int length = snprintf(pid, sizeof pid, "%d\n", (int)getpid());
-	if (ftruncate(d->lock, 0) != 0 || write(d->lock, pid, (size_t)length) != length) {
+	if (ftruncate(*lock, 0) != 0 || write(*lock, pid, (size_t)length) != length) {
 		log_say(LOG_ERROR, "the lock %s cannot be written: %s", name, strerror(errno));
 		return errno == ENOSPC ? -ERR_DISK_FULL : -ERR_IO;
 	}
@@ -109,30 +109,46 @@ static int sockets_make(struct daemon *d)
 	if (!d->zmq)
 		return -ERR_MEMORY;
 	zmq_ctx_set(d->zmq, ZMQ_BLOCKY, 0);
-	zmq_ctx_set(d->zmq, ZMQ_MAX_SOCKETS, 16);
+	zmq_ctx_set(d->zmq, ZMQ_MAX_SOCKETS, DOORS_MAX + 16);
 	d->zap = zmq_socket(d->zmq, ZMQ_REP);
-	d->router = zmq_socket(d->zmq, ZMQ_ROUTER);
-	if (!d->zap || !d->router)
+	if (!d->zap)
 		return -ERR_MEMORY;
 	/* The handler must stand before any socket is bound. */
 	if (zmq_bind(d->zap, "inproc://zeromq.zap.01") != 0)
 		return -ERR_INTERNAL;
+	return 0;
+}
+
+/* A ROUTER of one tenant, unbound. */
+static int door_make(struct daemon *d, struct door *door)
+{
 	const int64_t frame = (int64_t)(d->options.blob_bytes > d->options.body_bytes ? d->options.blob_bytes
 										      : d->options.body_bytes);
-	set_int(d->router, ZMQ_ROUTER_MANDATORY, 1);
-	set_int(d->router, ZMQ_ROUTER_HANDOVER, 0);
+	const char *domain = d->tenants.tenant[door->tenant].name;
+	void *router = zmq_socket(d->zmq, ZMQ_ROUTER);
+	door->socket = router;
+	if (!router)
+		return -ERR_MEMORY;
+	set_int(router, ZMQ_ROUTER_MANDATORY, 1);
+	set_int(router, ZMQ_ROUTER_HANDOVER, 0);
 	/* Beyond what a burst of refusals needs; streams are bounded by their credit, not by this. */
-	set_int(d->router, ZMQ_SNDHWM, 2048);
-	set_int(d->router, ZMQ_RCVHWM, 256);
-	set_int(d->router, ZMQ_SNDBUF, 262144);
-	set_int(d->router, ZMQ_RCVBUF, 262144);
-	set_int(d->router, ZMQ_HEARTBEAT_IVL, 5000);
-	set_int(d->router, ZMQ_HEARTBEAT_TIMEOUT, 15000);
-	set_int(d->router, ZMQ_HEARTBEAT_TTL, 30000);
-	set_int(d->router, ZMQ_HANDSHAKE_IVL, 3000);
-	set_int(d->router, ZMQ_LINGER, 1000);
-	CHECK(zmq_setsockopt(d->router, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
-	CHECK(zmq_setsockopt(d->router, ZMQ_ZAP_DOMAIN, "holdfast", 8) == 0);
+	set_int(router, ZMQ_SNDHWM, 2048);
+	set_int(router, ZMQ_RCVHWM, 256);
+	set_int(router, ZMQ_SNDBUF, 262144);
+	set_int(router, ZMQ_RCVBUF, 262144);
+	set_int(router, ZMQ_HEARTBEAT_IVL, 5000);
+	set_int(router, ZMQ_HEARTBEAT_TIMEOUT, 15000);
+	set_int(router, ZMQ_HEARTBEAT_TTL, 30000);
+	set_int(router, ZMQ_HANDSHAKE_IVL, 3000);
+	set_int(router, ZMQ_TCP_KEEPALIVE, 1);
+	set_int(router, ZMQ_LINGER, 1000);
+	CHECK(zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
+	CHECK(zmq_setsockopt(router, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0);
+	/* Who is not asked about does not come in. Older libraries ask whenever there is a domain and a handler,
+	   which stands before any socket is bound. */
+#ifdef ZMQ_ZAP_ENFORCE_DOMAIN
+	set_int(router, ZMQ_ZAP_ENFORCE_DOMAIN, 1);
+#endif
 	return 0;
 }
 
@@ -140,8 +156,7 @@ static int sockets_make(struct daemon *d)
 static const char *path_of(const char *listen)
 {
 	if (strncmp(listen, "ipc://", 6) != 0 || listen[6] != '/') {
-		log_say(LOG_ERROR, "--listen takes ipc:///ABSOLUTE/PATH; other transports need keys, which are not "
-				   "there yet");
+		log_say(LOG_ERROR, "--listen takes ipc:///ABSOLUTE/PATH; TCP is for tenants with keys (--tenants)");
 		return NULL;
 	}
 	if (strlen(listen + 6) > SUN_PATH_MAX - 5) {
@@ -152,47 +167,113 @@ static const char *path_of(const char *listen)
 	return listen + 6;
 }
 
-int endpoint_lock(struct daemon *d)
+/* What libzmq would remove before it binds must be a socket of nobody's. */
+static int path_take(int *lock, const char *path, bool make)
 {
-	const char *path = path_of(d->options.listen);
-	if (!path)
-		return -ERR_BAD_ARG;
-	/* libzmq removes what stands there before it binds. */
 	struct stat st;
 	if (lstat(path, &st) == 0 && !S_ISSOCK(st.st_mode)) {
 		log_say(LOG_ERROR, "%s is not a socket; say another --listen", path);
 		return -ERR_BAD_ARG;
 	}
-	TRY(folder_make(path));
-	return lock_take(d, path);
+	if (make)
+		TRY(folder_make(path));
+	return lock_take(lock, path);
+}
+
+int endpoint_lock(struct daemon *d)
+{
+	const char *path = path_of(d->options.listen);
+	struct door *door = &d->door[0];
+	if (!path)
+		return -ERR_BAD_ARG;
+	d->door_count = 1;
+	door->lock = -1;
+	snprintf(door->listen, sizeof door->listen, "%s", d->options.listen);
+	return path_take(&door->lock, path, true);
+}
+
+/* No moment in which others could connect: a file is made with the mode that it keeps. */
+static int door_bind(const struct door *door, mode_t mask)
+{
+	const mode_t before = umask(mask);
+	const int bound = zmq_bind(door->socket, door->listen);
+	const int error = errno;
+	umask(before);
+	if (bound == 0)
+		return 0;
+	log_say(LOG_ERROR, "the endpoint %s cannot be bound: %s", door->listen, zmq_strerror(error));
+	return error == EACCES ? -ERR_PERMISSION : error == EADDRINUSE ? -ERR_IN_USE : -ERR_IO;
+}
+
+/* Over TCP there is nobody whom the kernel vouches for: only keys come in. */
+static int door_secure(struct door *door, const char *secret)
+{
+	if (strncmp(door->listen, "tcp://", 6) != 0)
+		return 0;
+	if (!secret[0] || !zmq_has("curve")) {
+		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE", door->listen);
+		return -ERR_BAD_ARG;
+	}
+	set_int(door->socket, ZMQ_CURVE_SERVER, 1);
+	CHECK(zmq_setsockopt(door->socket, ZMQ_CURVE_SECRETKEY, secret, KEY_CHARS + 1) == 0);
+	return 0;
+}
+
+/* A tenant's socket. Its file may be reached by whom its folder lets in; the kernel says who that is, and
+   the grants whether he may. */
+static int tenant_door(struct daemon *d, uint32_t tenant, const char *listen, bool control,
+		       const char *secret)
+{
+	struct door *door = &d->door[d->door_count++];
+	*door = (struct door){.tenant = tenant, .control = control, .lock = -1};
+	snprintf(door->listen, sizeof door->listen, "%s", listen);
+	TRY(door_make(d, door));
+	TRY(door_secure(door, secret));
+	if (strncmp(listen, "ipc://", 6) == 0)
+		TRY(path_take(&door->lock, listen + 6, false));
+	return door_bind(door, 0111);
+}
+
+static int tenants_open(struct daemon *d)
+{
+	char secret[KEY_CHARS + 1] = "";
+	int code = d->options.curve_key[0] ? key_read(d->options.curve_key, secret) : 0;
+	for (uint32_t i = 1; !code && i < d->tenants.count; i++) {
+		const struct tenant *t = &d->tenants.tenant[i];
+		char control[TENANT_ENDPOINT_MAX + 16];
+		code = tenant_door(d, i, t->listen, false, secret);
+		snprintf(control, sizeof control, "%s%s", t->listen, t->control[0] ? "" : "-control");
+		if (t->control[0])
+			snprintf(control, sizeof control, "%s", t->control);
+		/* A second port is named, or there is none. */
+		if (!code && (t->control[0] || strncmp(t->listen, "ipc:", 4) == 0))
+			code = tenant_door(d, i, control, true, secret);
+	}
+	sodium_memzero(secret, sizeof secret);
+	return code;
 }
 
 int endpoint_open(struct daemon *d)
 {
-	CHECK(d->lock >= 0);
+	CHECK(d->door[0].lock >= 0);
 	TRY(sockets_make(d));
-	/* No moment in which others could connect: the file is made with mode 0600. */
-	const mode_t mask = umask(0177);
-	const int bound = zmq_bind(d->router, d->options.listen);
-	const int error = errno;
-	umask(mask);
-	if (bound != 0) {
-		log_say(LOG_ERROR, "the endpoint %s cannot be bound: %s", d->options.listen, zmq_strerror(error));
-		return error == EACCES ? -ERR_PERMISSION : -ERR_IO;
-	}
-	return 0;
+	TRY(door_make(d, &d->door[0]));
+	TRY(door_bind(&d->door[0], 0177));
+	return tenants_open(d);
 }
 
 void endpoint_close(struct daemon *d)
 {
-	if (d->router)
-		zmq_close(d->router);
+	for (uint32_t i = 0; i < d->door_count; i++)
+		if (d->door[i].socket)
+			zmq_close(d->door[i].socket);
 	if (d->zap) {
 		set_int(d->zap, ZMQ_LINGER, 0);
 		zmq_close(d->zap);
 	}
 	if (d->zmq)
 		zmq_ctx_term(d->zmq);
-	if (d->lock >= 0)
-		close(d->lock);
+	for (uint32_t i = 0; i < d->door_count; i++)
+		if (d->door[i].lock >= 0)
+			close(d->door[i].lock);
 }

@@ -207,6 +207,7 @@ static int principals_restore(struct daemon *d)
 			return -ERR_OUT_OF_RANGE;
 		}
 		memcpy(d->principals[at].name, name, sizeof name);
+		d->principals[at].tenant = tenants_of_principal(&d->tenants, name);
 		keep_key_add(&key, "", 1); /* the next key */
 	}
 }

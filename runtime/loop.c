@@ -44,7 +44,7 @@ uint64_t loop_clock_us(void)
 }
 
 /* Takes a whole message off the socket, however many frames it has. False: there is none. */
-static bool parts_receive(struct daemon *d, struct parts *p)
+static bool parts_receive(void *socket, struct parts *p)
 {
 	zmq_msg_t extra;
 	p->count = 0;
@@ -52,7 +52,7 @@ static bool parts_receive(struct daemon *d, struct parts *p)
 	for (bool more = true; more;) {
 		zmq_msg_t *to = p->count < PARTS_MAX ? &p->part[p->count] : &extra;
 		zmq_msg_init(to);
-		if (zmq_msg_recv(to, d->router, ZMQ_DONTWAIT) < 0) {
+		if (zmq_msg_recv(to, socket, ZMQ_DONTWAIT) < 0) {
 			zmq_msg_close(to);
 			break;
 		}
@@ -73,13 +73,65 @@ static void parts_close(struct parts *p)
 		zmq_msg_close(&p->part[i]);
 }
 
+/* For whom a gateway speaks; its own principal is never another's. */
+static int act_as(struct daemon *d, struct peer *p, const struct wire_str *name)
+{
+	char full[NAME_MAX_BYTES];
+	const char *base = d->principals[p->base].name;
+	if (!(p->roles & ROLE_GATEWAY))
+		return -ERR_FORBIDDEN;
+	/* A name with a slash could be another's; one that is cut, too. */
+	if (name->length == 0 || memchr(name->at, '/', name->length) ||
+	    strlen(base) + 1 + name->length >= sizeof full)
+		return -ERR_OUT_OF_RANGE;
+	const size_t at = strlen(base);
+	memcpy(full, base, at);
+	full[at] = '/';
+	memcpy(full + at + 1, name->at, name->length);
+	full[at + 1 + name->length] = 0;
+	const uint32_t principal = principal_find(d, full, d->principals[p->base].tenant);
+	if (principal == NONE)
+		return -ERR_LIMIT;
+	if (p->calls && principal != p->principal)
+		return -ERR_FORBIDDEN; /* not under a call that runs */
+	p->principal = principal;
+	return 0;
+}
+
+/* How many have said HELLO at that tenant. Who left without BYE shows only when he is sent something: with
+   `ask` each is, and what cannot be delivered to is gone. */
+static uint64_t tenant_peers(struct daemon *d, uint32_t tenant, bool ask)
+{
+	static const uint8_t nothing[] = {0x81, 0xa1, 't', 0};
+	uint64_t count = 0;
+	for (uint32_t i = 0; i < d->options.peers; i++) {
+		const struct peer *q = &d->peers[i];
+		if (!q->used || !q->hello || d->door[q->door].tenant != tenant)
+			continue;
+		if (ask && peer_send(d, i, WIRE_PONG, 0, 0, nothing, sizeof nothing, NULL, 0) == -ERR_CLOSED)
+			peer_gone(d, i);
+		else
+			count++;
+	}
+	return count;
+}
+
+static bool tenant_full(struct daemon *d, const struct peer *p)
+{
+	const uint32_t tenant = d->door[p->door].tenant;
+	const uint64_t most = d->tenants.tenant[tenant].connections;
+	return most && tenant_peers(d, tenant, false) >= most && tenant_peers(d, tenant, true) >= most;
+}
+
 static void hello(struct daemon *d, uint32_t peer, const void *body, size_t length)
 {
 	struct wire_hello m;
 	struct peer *p = &d->peers[peer];
 	int code = wire_read_hello(body, length, &d->wire, &m);
+	if (code == 0 && !p->hello && tenant_full(d, p))
+		code = -ERR_LIMIT;
 	if (code == 0 && m.act_as.at)
-		code = -ERR_FORBIDDEN; /* only a gateway may, and there are none by ipc */
+		code = act_as(d, p, &m.act_as);
 	if (code) {
 		peer_reject(d, peer, 0, code);
 		return;
@@ -165,6 +217,11 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 		peer_reject(d, peer, h->channel, ERR_BAD_FRAMES);
 		return;
 	}
+	if (d->door[d->peers[peer].door].control &&
+	    (h->type == WIRE_RESUME || h->type == WIRE_WINDOW || h->type == WIRE_ACK)) {
+		peer_reject(d, peer, h->channel, ERR_FORBIDDEN);
+		return;
+	}
 	switch (h->type) {
 	case WIRE_HELLO: hello(d, peer, body, length); break;
 	case WIRE_CALL:
@@ -181,21 +238,74 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 	}
 }
 
-static void parts_do(struct daemon *d, struct parts *p)
+/* Its key was taken from it: nothing of it goes on. */
+static void revoked(struct daemon *d, uint32_t peer)
 {
-	struct wire_header h = {0};
-	/* Every frame of a message carries what the kernel said of its sender. */
+	for (uint32_t i = 0; i < d->options.calls; i++)
+		if (d->calls[i].state != CALL_FREE && d->calls[i].peer == peer)
+			d->calls[i].detach_us = 0;
+	peer_reject(d, peer, 0, ERR_KEY_REVOKED);
+	peer_gone(d, peer);
+}
+
+static size_t parts_bytes(struct parts *p)
+{
+	size_t bytes = 0;
+	for (int i = 1; i < p->count; i++)
+		bytes += zmq_msg_size(&p->part[i]);
+	return bytes;
+}
+
+/* The peer that sent it, known by what its frames carry of their sender; NONE: it is not looked at. */
+static uint32_t parts_peer(struct daemon *d, uint32_t door, struct parts *p)
+{
+	const void *id = zmq_msg_data(&p->part[0]);
+	const size_t length = zmq_msg_size(&p->part[0]);
 	const char *user = zmq_msg_gets(&p->part[p->count - 1], "User-Id");
-	const uint32_t principal = user && user[0] ? principal_find(d, user) : NONE;
-	const uint32_t peer = principal == NONE ? NONE
-			      : peer_find(d, zmq_msg_data(&p->part[0]), zmq_msg_size(&p->part[0]), principal);
+	uint32_t roles = 0;
+	bool lost = false;
+	const uint32_t principal =
+		user && user[0] ? principal_of_user(d, door, user, &roles, &lost) : NONE;
+	if (principal != NONE && lost) {
+		/* Under whatever name it was let in. */
+		for (uint32_t i = 0; i < d->options.peers; i++) {
+			const struct peer *q = &d->peers[i];
+			if (q->used && q->door == door && q->id_length == length && memcmp(q->id, id, length) == 0)
+				revoked(d, i);
+		}
+		return NONE;
+	}
+	const uint32_t peer = principal == NONE ? NONE : peer_find(d, door, id, length, principal);
 	if (peer == NONE) {
 		log_say(LOG_DEBUG, "a message from nobody known, or too many peers or principals; dropped");
-		return;
+		return NONE;
 	}
-	struct peer *speaker = &d->peers[peer];
-	speaker->seen_us = d->now_us;
-	if (d->now_us < speaker->muted_us)
+	struct peer *q = &d->peers[peer];
+	q->roles = (uint8_t)roles;
+	q->seen_us = d->now_us;
+	return d->now_us < q->muted_us ? NONE : peer;
+}
+
+/* Too much from one peer. What steers a call, and what ends one, is cheap and always done. */
+static bool parts_over_rate(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
+{
+	if (!peer_over_rate(d, &d->peers[peer], parts_bytes(p)))
+		return false;
+	const struct wire_err err = {.code = ERR_LIMIT, .retry = "later", .after_ms = 1000, .used = WIRE_NONE,
+				     .asked = WIRE_NONE,
+				     .limit = d->tenants.tenant[d->door[d->peers[peer].door].tenant].rate};
+	if (h->type == WIRE_WINDOW || h->type == WIRE_CANCEL || h->type == WIRE_ACK || h->type == WIRE_BYE)
+		return false;
+	if (h->type != WIRE_PING)
+		peer_reject_numbers(d, peer, h->channel, &err);
+	return true;
+}
+
+static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
+{
+	struct wire_header h = {0};
+	const uint32_t peer = parts_peer(d, door, p);
+	if (peer == NONE)
 		return;
 	int code = p->count < 3 || p->too_many ? -ERR_BAD_FRAMES : 0;
 	if (code == 0)
@@ -204,6 +314,8 @@ static void parts_do(struct daemon *d, struct parts *p)
 		code = -ERR_BAD_FRAMES;
 	if (code == 0 && p->count == 4 && zmq_msg_size(&p->part[3]) > d->wire.blob_bytes)
 		code = -ERR_TOO_BIG;
+	if (parts_over_rate(d, peer, &h, p))
+		return;
 	if (code)
 		peer_reject(d, peer, h.channel, code);
 	else
@@ -217,22 +329,44 @@ static bool socket_readable(void *socket)
 	return zmq_getsockopt(socket, ZMQ_EVENTS, &events, &size) == 0 && (events & ZMQ_POLLIN);
 }
 
-/* True if messages are left for the next turn. */
-static bool messages_take(struct daemon *d)
+/* True if messages of that door are left for the next turn. */
+static bool door_take(struct daemon *d, uint32_t door)
 {
 	struct parts p;
-	while (socket_readable(d->zap))
-		zap_serve(d);
+	const uint64_t began = loop_clock_us();
 	for (int i = 0; i < MESSAGES_PER_TURN; i++) {
-		if (!parts_receive(d, &p))
+		if (!parts_receive(d->door[door].socket, &p))
 			return false;
-		parts_do(d, &p);
+		parts_do(d, door, &p);
 		parts_close(&p);
 		/* Costly ones share the loop with streams and with other peers. */
-		if (loop_clock_us() - d->now_us > MESSAGES_US)
+		if (loop_clock_us() - began > MESSAGES_US)
 			break;
 	}
 	return true;
+}
+
+/* Control first, so that a cancel waits behind no prompt. */
+static bool messages_take(struct daemon *d)
+{
+	bool more = false;
+	while (socket_readable(d->zap))
+		zap_serve(d);
+	for (uint32_t i = 0; i < d->door_count; i++)
+		if (d->door[i].control)
+			more |= door_take(d, i);
+	for (uint32_t i = 0; i < d->door_count; i++)
+		if (!d->door[i].control)
+			more |= door_take(d, i);
+	return more;
+}
+
+static bool doors_readable(const struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->door_count; i++)
+		if (socket_readable(d->door[i].socket))
+			return true;
+	return socket_readable(d->zap);
 }
 
 static void drain_begin(struct daemon *d)
@@ -289,12 +423,28 @@ static bool drain_over(struct daemon *d)
 	return true;
 }
 
+/* A file that is wrong changes nothing: who is in stays in, and no more come. */
+static void tenants_again(struct daemon *d)
+{
+	if (!d->options.tenants[0])
+		return;
+	if (tenants_read(d->options.tenants, &d->tenants_fresh) != 0) {
+		log_say(LOG_ERROR, "the tenants are as they were");
+		return;
+	}
+	const bool more = tenants_reload(&d->tenants, &d->tenants_fresh);
+	log_say(LOG_NOTICE, "tenants read again: %u grants%s", d->tenants.grant_count,
+		more ? "; new tenants, and other endpoints, need a restart" : "");
+}
+
 static void signals_take(struct daemon *d)
 {
 	struct signalfd_siginfo info;
 	while (read(d->signals, &info, sizeof info) == sizeof info) {
 		if (info.ssi_signo == SIGHUP)
-			continue; /* nothing is read again yet */
+			tenants_again(d);
+		if (info.ssi_signo == SIGHUP)
+			continue;
 		if (d->draining) {
 			d->stopping = true; /* asked twice: at once */
 			continue;
@@ -350,7 +500,7 @@ static void store_take(struct daemon *d)
 
 static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 {
-	if (more || socket_readable(d->router) || socket_readable(d->zap))
+	if (more || doors_readable(d))
 		return 0;
 	/* While the audit log has no room nothing of this could be done: its growth wakes us. */
 	uint64_t next = step_room(d) ? sched_deadline_us(d->sched) : UINT64_MAX;
@@ -386,7 +536,8 @@ static int loop_open(struct daemon *d)
 	d->epoll = epoll_create1(EPOLL_CLOEXEC);
 	if (d->epoll < 0)
 		return -ERR_IO;
-	TRY(epoll_add(d, socket_fd(d->router)));
+	for (uint32_t i = 0; i < d->door_count; i++)
+		TRY(epoll_add(d, socket_fd(d->door[i].socket)));
 	TRY(epoll_add(d, socket_fd(d->zap)));
 	TRY(epoll_add(d, d->signals));
 	if (d->store)

@@ -86,20 +86,19 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 
 static void session_list(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
-	const uint32_t principal = d->calls[call].principal;
 	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
 	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;
 	uint32_t count = 0;
 	uint64_t seen = 0;
 	struct wire_writer w;
 	for (uint32_t i = 0; i < d->options.sessions; i++)
-		if (d->sessions[i].used && d->sessions[i].principal == principal)
+		if (d->sessions[i].used && call_sees(d, call, d->sessions[i].principal))
 			count += seen++ >= first && count < most;
 	wire_writer_init(&w, d->out, d->out_max);
 	wire_put_array(&w, count);
 	seen = 0;
 	for (uint32_t i = 0; i < d->options.sessions && count; i++) {
-		if (!d->sessions[i].used || d->sessions[i].principal != principal || seen++ < first)
+		if (!d->sessions[i].used || !call_sees(d, call, d->sessions[i].principal) || seen++ < first)
 			continue;
 		put_session(d, &w, &d->sessions[i]);
 		count--;
@@ -114,6 +113,23 @@ static void session_show(struct daemon *d, uint32_t call, const struct wire_call
 	wire_writer_init(&w, d->out, d->out_max);
 	put_session(d, &w, &d->sessions[d->calls[call].session]);
 	result_end(d, call, &w);
+}
+
+static void put_principal(struct daemon *d, struct wire_writer *w, uint32_t principal)
+{
+	uint64_t sessions = 0, turns = 0;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		const struct session *s = &d->sessions[i];
+		sessions += s->used && s->principal == principal;
+		turns += s->used && s->principal == principal && s->call != NONE;
+	}
+	wire_put_map(w, d->options.principal_bytes ? 5 : 4);
+	put_text(w, "principal", d->principals[principal].name);
+	put_u64(w, "sessions", sessions);
+	put_u64(w, "turns", turns);
+	put_u64(w, "bytes", sched_principal_bytes(d->sched, principal));
+	if (d->options.principal_bytes)
+		put_u64(w, "limit", d->options.principal_bytes);
 }
 
 static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call *m)
@@ -135,20 +151,14 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 			put_u64(&w, columns[c], sched_ledger(d->sched, (enum account)a, (enum column)c));
 	}
 	wire_put_text(&w, "principals");
-	const uint32_t me = d->calls[call].principal;
-	uint64_t sessions = 0, turns = 0;
-	for (uint32_t i = 0; i < d->options.sessions; i++) {
-		sessions += d->sessions[i].used && d->sessions[i].principal == me;
-		turns += d->sessions[i].used && d->sessions[i].principal == me && d->sessions[i].call != NONE;
-	}
-	wire_put_array(&w, 1); /* a principal sees its own line */
-	wire_put_map(&w, d->options.principal_bytes ? 5 : 4);
-	put_text(&w, "principal", d->principals[me].name);
-	put_u64(&w, "sessions", sessions);
-	put_u64(&w, "turns", turns);
-	put_u64(&w, "bytes", sched_principal_bytes(d->sched, me));
-	if (d->options.principal_bytes)
-		put_u64(&w, "limit", d->options.principal_bytes);
+	uint32_t seen = 0;
+	for (uint32_t i = 0; i < d->options.principals; i++)
+		seen += d->principals[i].name[0] && call_sees(d, call, i);
+	/* A principal sees its own line, an operator those of its tenant. */
+	wire_put_array(&w, seen);
+	for (uint32_t i = 0; i < d->options.principals; i++)
+		if (d->principals[i].name[0] && call_sees(d, call, i))
+			put_principal(d, &w, i);
 	result_end(d, call, &w);
 }
 
@@ -405,6 +415,10 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		code = -ERR_BAD_FRAMES;
 	if (code == 0 && m->deadline_ms != WIRE_NONE && m->deadline_ms > d->options.deadline_max_ms)
 		code = -ERR_OUT_OF_RANGE;
+	/* A pure operator looks; and on a control socket one looks and cancels. */
+	if (code == 0 && methods[m->method].writes &&
+	    (d->door[p->door].control || !(p->roles & (ROLE_AGENT | ROLE_GATEWAY))))
+		code = -ERR_FORBIDDEN;
 	/* Without room to record it nothing begins; what only looks is still served. */
 	if (code == 0 && methods[m->method].writes &&
 	    (!step_room(d) || (d->store && store_space(d->store) == -ERR_DISK_FULL)))

@@ -2,7 +2,7 @@
  * What is counted as the daemon works, and its text in Prometheus' form. Names and units are as the
  * ecosystem has them: base units, _total for what only grows, histograms with cumulative buckets.
  *
- * A principal sees totals of the daemon and its own sessions and bytes, never another's.
+ * A principal sees totals of the daemon and its own sessions and bytes; an operator those of its tenant.
  */
 #include <stdarg.h>
 #include <stdio.h>
@@ -132,9 +132,17 @@ static void put_ledger(const struct daemon *d, struct page_text *t)
 	one(t, "page_bytes", "gauge", "Bytes of one KV page.", d->limits.group[0].page_bytes);
 }
 
-static void put_work(const struct daemon *d, struct page_text *t, uint32_t principal)
+static uint64_t sessions_of(const struct daemon *d, uint32_t principal)
 {
-	uint64_t running = 0, waiting = 0, kept = 0, sessions = 0, mine = 0, peers = 0, detached = 0;
+	uint64_t count = 0;
+	for (uint32_t i = 0; i < d->options.sessions; i++)
+		count += d->sessions[i].used && d->sessions[i].principal == principal;
+	return count;
+}
+
+static void put_work(const struct daemon *d, struct page_text *t, uint32_t call)
+{
+	uint64_t running = 0, waiting = 0, kept = 0, sessions = 0, peers = 0, detached = 0;
 	for (uint32_t i = 0; i < d->options.calls; i++) {
 		const struct call *c = &d->calls[i];
 		kept += call_kept(c);
@@ -142,10 +150,8 @@ static void put_work(const struct daemon *d, struct page_text *t, uint32_t princ
 		waiting += c->state == CALL_RUNNING && c->waiting;
 		detached += c->state == CALL_RUNNING && c->peer == NONE;
 	}
-	for (uint32_t i = 0; i < d->options.sessions; i++) {
+	for (uint32_t i = 0; i < d->options.sessions; i++)
 		sessions += d->sessions[i].used;
-		mine += d->sessions[i].used && d->sessions[i].principal == principal;
-	}
 	for (uint32_t i = 0; i < d->options.peers; i++)
 		peers += d->peers[i].used && d->peers[i].hello;
 	one(t, "turns_running", "gauge", "Turns that have been admitted.", running);
@@ -154,16 +160,20 @@ static void put_work(const struct daemon *d, struct page_text *t, uint32_t princ
 	one(t, "calls_kept", "gauge", "Ended calls that can be asked for again.", kept);
 	one(t, "sessions", "gauge", "Sessions of all principals.", sessions);
 	one(t, "connections", "gauge", "Connections that have said HELLO.", peers);
-	const char *name = d->principals[principal].name;
-	head(t, "principal_sessions", "gauge", "Sessions of the principal that asks.");
-	labelled(t, "principal_sessions", "principal", name, mine);
-	head(t, "principal_bytes", "gauge", "KV bytes of the principal that asks.");
-	labelled(t, "principal_bytes", "principal", name, sched_principal_bytes(d->sched, principal));
+	head(t, "principal_sessions", "gauge", "Sessions of a principal that the client may see.");
+	for (uint32_t p = 0; p < d->options.principals; p++)
+		if (d->principals[p].name[0] && call_sees(d, call, p))
+			labelled(t, "principal_sessions", "principal", d->principals[p].name, sessions_of(d, p));
+	head(t, "principal_bytes", "gauge", "KV bytes of a principal that the client may see.");
+	for (uint32_t p = 0; p < d->options.principals; p++)
+		if (d->principals[p].name[0] && call_sees(d, call, p))
+			labelled(t, "principal_bytes", "principal", d->principals[p].name,
+				 sched_principal_bytes(d->sched, p));
 }
 
 void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
-	static char text[32 << 10];
+	static char text[128 << 10];
 	struct page_text t = {text, 0, sizeof text, false};
 	struct wire_writer w;
 	(void)m;
@@ -173,7 +183,7 @@ void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 		"holdfast_uptime_seconds %.3f\n", (double)(d->now_us - d->started_us) / 1e6);
 	one(&t, "loop_turns_total", "counter", "Turns of the loop.", d->loop_turns);
 	put_tokens(d, &t);
-	put_work(d, &t, d->calls[call].principal);
+	put_work(d, &t, call);
 	put_ledger(d, &t);
 	one(&t, "calls_total", "counter", "Calls accepted.", d->stats.calls);
 	one(&t, "resumes_total", "counter", "Streams that found their reader again.", d->stats.resumes);
@@ -181,7 +191,10 @@ void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 	one(&t, "mutes_total", "counter", "Peers muted for malformed messages.", d->stats.mutes);
 	one(&t, "data_messages_total", "counter", "DATA messages sent.", d->stats.data);
 	one(&t, "data_bytes_total", "counter", "Bytes of text sent.", d->stats.data_bytes);
-	CHECK(!t.full);
+	if (t.full) {
+		call_fail(d, call, ERR_TOO_BIG);
+		return;
+	}
 	wire_writer_init(&w, d->out, d->out_max);
 	wire_put_map(&w, 1);
 	wire_put_text(&w, "text");

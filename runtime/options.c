@@ -41,6 +41,8 @@ static const struct entry table[] = {
 	TEXT("state", state, "", "folder of the audit log; default $XDG_STATE_HOME/holdfast"),
 	TEXT("cache", cache, "", "folder of what is derived from models; default $XDG_CACHE_HOME/holdfast"),
 	TEXT("config", config, "", "file with lines `name = value`, read before the arguments"),
+	TEXT("tenants", tenants, "", "file of tenants: their endpoints, limits and keys; read again on SIGHUP"),
+	TEXT("curve-key", curve_key, "", "file of the server's secret key, for tenants over TCP"),
 	TEXT("template", template_name, "", "chat template by name, when the file's is not recognised"),
 	FLAG("check", check, "print the memory plan and start nothing"),
 	FLAG("json", json, "with --check: as JSON"),

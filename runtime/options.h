@@ -15,6 +15,7 @@ enum digest { DIGEST_OFF, DIGEST_RESUME /* a turn begins */, DIGEST_SCRUB /* and
 
 struct options {
 	char model[OPTIONS_PATH_MAX], listen[OPTIONS_PATH_MAX], state[OPTIONS_PATH_MAX];
+	char tenants[OPTIONS_PATH_MAX], curve_key[OPTIONS_PATH_MAX];
 	char cache[OPTIONS_PATH_MAX], config[OPTIONS_PATH_MAX], template_name[64];
 	bool check, json;
 	char device[16];

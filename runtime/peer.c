@@ -6,11 +6,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <zmq.h>
 
 #include "runtime/keep.h"
 
-enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000 };
+enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000, RATE_BURST_US = 1000000 };
 
 int peers_open(struct daemon *d)
 {
@@ -20,11 +21,12 @@ int peers_open(struct daemon *d)
 	return d->peers && d->principals && d->owed ? 0 : -ERR_MEMORY;
 }
 
-uint32_t principal_find(struct daemon *d, const char *user)
+uint32_t principal_find(struct daemon *d, const char *user, uint32_t tenant)
 {
 	for (uint32_t i = 0; i < d->options.principals; i++) {
 		if (!d->principals[i].name[0]) {
 			snprintf(d->principals[i].name, sizeof d->principals[i].name, "%s", user);
+			d->principals[i].tenant = tenant;
 			keep_principal(d, i);
 			return i;
 		}
@@ -32,6 +34,52 @@ uint32_t principal_find(struct daemon *d, const char *user)
 			return i;
 	}
 	return NONE;
+}
+
+/* User ids are ours, made by the ZAP handler: "u:UID" or "k:KEY", within the door's tenant. */
+uint32_t principal_of_user(struct daemon *d, uint32_t door, const char *user, uint32_t *roles, bool *revoked)
+{
+	const uint32_t tenant = d->door[door].tenant;
+	char name[NAME_MAX_BYTES];
+	*revoked = false;
+	if (tenant == 0 && user[0] == 'u') {
+		const unsigned long uid = strtoul(user + 2, NULL, 10);
+		*roles = ROLE_AGENT | (uid == getuid() ? ROLE_OPERATOR : 0u);
+		snprintf(name, sizeof name, "uid:%lu", uid);
+		return principal_find(d, name, 0);
+	}
+	const struct grant *g = user[0] == 'k' && strlen(user) == 2 + KEY_CHARS
+		? tenants_key(&d->tenants, tenant, user + 2)
+		: user[0] == 'u' ? tenants_uid(&d->tenants, tenant, (uint32_t)strtoul(user + 2, NULL, 10)) : NULL;
+	*revoked = g == NULL;
+	*roles = g ? g->roles : 0;
+	/* One that is revoked has a principal too, of its own: its peer must be found to be told. */
+	snprintf(name, sizeof name, "%s/%s", d->tenants.tenant[tenant].name, g ? g->name : "-");
+	return principal_find(d, name, tenant);
+}
+
+bool peer_over_rate(struct daemon *d, struct peer *p, size_t bytes)
+{
+	const struct tenant *t = &d->tenants.tenant[d->door[p->door].tenant];
+	/* A second's worth may come at once. */
+	if ((t->rate && p->rate_us > d->now_us + RATE_BURST_US) ||
+	    (t->bytes && p->bytes_us > d->now_us + RATE_BURST_US))
+		return true;
+	if (t->rate)
+		p->rate_us = (p->rate_us > d->now_us ? p->rate_us : d->now_us) + 1000000 / t->rate;
+	if (t->bytes)
+		p->bytes_us = (p->bytes_us > d->now_us ? p->bytes_us : d->now_us) + bytes * 1000000 / t->bytes;
+	return false;
+}
+
+bool call_sees(const struct daemon *d, uint32_t call, uint32_t principal)
+{
+	const struct call *c = &d->calls[call];
+	const uint32_t mine = d->principals[c->principal].tenant;
+	if (principal == c->principal)
+		return true;
+	return c->peer != NONE && (d->peers[c->peer].roles & ROLE_OPERATOR) &&
+	       (mine == 0 || d->principals[principal].tenant == mine);
 }
 
 /* A slot for a new peer: a free one, else the one that has been silent longest and has no call. */
@@ -47,15 +95,15 @@ static uint32_t peer_slot(struct daemon *d)
 	return best;
 }
 
-uint32_t peer_find(struct daemon *d, const void *id, size_t length, uint32_t principal)
+uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t length, uint32_t principal)
 {
 	if (length == 0 || length > ROUTING_MAX)
 		return NONE;
 	for (uint32_t i = 0; i < d->options.peers; i++) {
 		struct peer *p = &d->peers[i];
-		if (!p->used || p->id_length != length || memcmp(p->id, id, length) != 0)
+		if (!p->used || p->door != door || p->id_length != length || memcmp(p->id, id, length) != 0)
 			continue;
-		if (p->principal == principal && !p->gone)
+		if (p->base == principal && !p->gone)
 			return i;
 		/* Another principal on the same routing id is a new peer with no rights. */
 		peer_gone(d, i);
@@ -70,7 +118,8 @@ uint32_t peer_find(struct daemon *d, const void *id, size_t length, uint32_t pri
 	p->used = true;
 	memcpy(p->id, id, length);
 	p->id_length = (uint8_t)length;
-	p->principal = principal;
+	p->base = p->principal = principal;
+	p->door = (uint8_t)door;
 	p->seen_us = d->now_us;
 	return slot;
 }
@@ -89,7 +138,7 @@ int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, u
 	uint8_t bytes[WIRE_HEADER_BYTES];
 	wire_header_write(&header, bytes);
 	/* The socket refuses on the first frame or not at all, so that a message is sent whole. */
-	if (zmq_send(d->router, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
+	if (zmq_send(d->door[p->door].socket, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
 		if (errno == EAGAIN || errno == EINTR) {
 			p->congested = true;
 			p->retry_us = d->now_us + CONGESTED_RETRY_US;
@@ -98,10 +147,10 @@ int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, u
 		return -ERR_CLOSED;
 	}
 	p->congested = false;
-	int failed = zmq_send(d->router, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
-	failed |= zmq_send(d->router, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
+	int failed = zmq_send(d->door[p->door].socket, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
+	failed |= zmq_send(d->door[p->door].socket, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
 	if (blob)
-		failed |= zmq_send(d->router, blob, blob_length, ZMQ_DONTWAIT) < 0;
+		failed |= zmq_send(d->door[p->door].socket, blob, blob_length, ZMQ_DONTWAIT) < 0;
 	return failed ? -ERR_CLOSED : 0;
 }
 
@@ -217,28 +266,61 @@ void peer_gone(struct daemon *d, uint32_t peer)
 }
 
 /* A request has version, id, domain, address, identity, mechanism and maybe credentials. */
-void zap_serve(struct daemon *d)
-{
+struct zap_request {
 	char frame[8][256];
-	int count = 0, more = 1;
-	while (more) {
-		char *to = frame[count < 8 ? count : 7];
-		const int n = zmq_recv(d->zap, to, 255, ZMQ_DONTWAIT);
+	size_t length[8];
+	int count;
+};
+
+static bool zap_read(struct daemon *d, struct zap_request *r)
+{
+	int more = 1;
+	for (r->count = 0; more; r->count++) {
+		const int i = r->count < 8 ? r->count : 7;
+		const int n = zmq_recv(d->zap, r->frame[i], 255, ZMQ_DONTWAIT);
 		if (n < 0)
-			return;
-		to[n < 255 ? n : 255] = 0;
+			return false;
+		r->length[i] = (size_t)(n < 255 ? n : 255);
+		r->frame[i][r->length[i]] = 0;
 		size_t size = sizeof more;
 		zmq_getsockopt(d->zap, ZMQ_RCVMORE, &more, &size);
-		count++;
 	}
-	/* Local sockets say "localhost:UID:GID:PID"; nothing else is let in. */
+	return true;
+}
+
+/* Local sockets say "localhost:UID:GID:PID", which is the kernel's word; over TCP there must be a key.
+   Either must be allowed at that tenant. Fills in the user id. */
+static bool zap_allows(const struct daemon *d, const struct zap_request *r, char user[64])
+{
 	unsigned uid = 0;
-	const bool known = count >= 6 && strcmp(frame[0], "1.0") == 0 && strcmp(frame[5], "NULL") == 0 &&
-			   sscanf(frame[3], "localhost:%u:", &uid) == 1;
-	char user[32];
-	snprintf(user, sizeof user, "uid:%u", uid);
+	char key[KEY_CHARS + 1];
+	if (r->count < 6 || r->count > 7 || strcmp(r->frame[0], "1.0") != 0)
+		return false;
+	const uint32_t tenant = tenants_find(&d->tenants, r->frame[2]);
+	if (tenant == UINT32_MAX)
+		return false;
+	const bool local = tenant == 0 || strncmp(d->tenants.tenant[tenant].listen, "ipc:", 4) == 0;
+	if (local && strcmp(r->frame[5], "NULL") == 0 && sscanf(r->frame[3], "localhost:%u:", &uid) == 1) {
+		snprintf(user, 64, "u:%u", uid);
+		return tenant == 0 || tenants_uid(&d->tenants, tenant, uid);
+	}
+	if (strcmp(r->frame[5], "CURVE") != 0 || r->count != 7 || r->length[6] != 32)
+		return false;
+	if (!zmq_z85_encode(key, (const uint8_t *)r->frame[6], 32))
+		return false;
+	snprintf(user, 64, "k:%s", key);
+	return tenant != 0 && tenants_key(&d->tenants, tenant, key);
+}
+
+void zap_serve(struct daemon *d)
+{
+	struct zap_request r;
+	char user[64] = "";
+	if (!zap_read(d, &r))
+		return;
+	const bool known = zap_allows(d, &r, user);
 	zmq_send(d->zap, "1.0", 3, ZMQ_SNDMORE);
-	zmq_send(d->zap, frame[1], strlen(frame[1]), ZMQ_SNDMORE);
+	zmq_send(d->zap, r.frame[1], r.length[1], ZMQ_SNDMORE);
 	zmq_send(d->zap, known ? "200" : "400", 3, ZMQ_SNDMORE);
 	zmq_send(d->zap, "", 0, ZMQ_SNDMORE);
 	zmq_send(d->zap, user, known ? strlen(user) : 0, ZMQ_SNDMORE);

@@ -56,8 +56,20 @@ void sessions_close(struct daemon *d)
 	d->sessions = NULL;
 }
 
+static bool tenant_full(const struct daemon *d, uint32_t principal)
+{
+	const uint32_t tenant = d->principals[principal].tenant;
+	const uint64_t most = d->tenants.tenant[tenant].sessions;
+	uint64_t count = 0;
+	for (uint32_t i = 0; most && i < d->options.sessions; i++)
+		count += d->sessions[i].used && d->principals[d->sessions[i].principal].tenant == tenant;
+	return most && count >= most;
+}
+
 uint32_t session_take(struct daemon *d, uint32_t principal)
 {
+	if (tenant_full(d, principal))
+		return NONE;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
 		if (s->used)

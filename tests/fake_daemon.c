@@ -15,7 +15,7 @@
 #include "tests/fake_results.h"
 #include "tests/pack.h"
 
-enum { PEERS_MAX = 64, PIECE = 16 };
+enum { PEERS_MAX = 256, PIECE = 16 };
 
 /* One client, and the one call that it may have under way. */
 struct peer {

@@ -94,6 +94,11 @@ check $? "health and model"
 run 0 fork $id && only "$id" && run 0 fork $id --to-turn 2 --json && out '{"session":"' &&
 	run 0 rollback $id --to-tokens 10 && out 'history' && run 0 close $id && silent out
 check $? "fork, rollback, close"
+printf 'tool\ny\ntool\nn\n' | run 0 chat --session $id --run 'read_file=cat; echo done >&2' && out 'The tool says {"path":"a.txt"}' &&
+	out 'The tool says error: the user refused this call' && err 'run read_file?'
+check $? "a tool runs when the user says yes, and not when no"
+printf 'tool\n' | run 0 chat --session $id --yes --run 'read_file=printf "a\377b"; exit 3' && out 'The tool says a?b' && out '(exit code 3)'
+check $? "--yes asks nothing; a tool's failure and its bytes are told to the model"
 run 0 tokenize 'ab' && only '[97,98]' && printf 'a\377' | run 0 tokenize && only '[97,255]' &&
 	run 0 tokenize '' && only '[]'
 check $? "tokenize"

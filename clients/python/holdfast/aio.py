@@ -252,7 +252,8 @@ class AsyncClient:
 
     def __init__(self, endpoint: Optional[str] = None, *, name: str = "holdfast-python",
                  timeout: float = 5.0, window: int = wire.WINDOW_BYTES, resume: float = 30.0,
-                 token: Optional[str] = None, act_as: Optional[str] = None) -> None:
+                 token: Optional[str] = None, act_as: Optional[str] = None,
+                 key: Optional[str] = None, server_key: Optional[str] = None) -> None:
         self.endpoint = endpoint or default_endpoint()
         self.timeout, self.window, self.resume = timeout, window, resume
         self.principal, self.boot = "", b""
@@ -261,6 +262,7 @@ class AsyncClient:
             self._hello["auth"] = {"scheme": "token", "token": token}
         if act_as is not None:
             self._hello["act_as"] = act_as
+        self._curve = wire.read_keys(key, server_key)
         self._context = zmq.Context()
         self._socket: Optional[zmq.Socket] = None
         self._monitor: Optional[zmq.Socket] = None
@@ -385,6 +387,8 @@ class AsyncClient:
         try:
             self._socket.setsockopt(zmq.LINGER, 200)
             self._socket.setsockopt(zmq.IMMEDIATE, 1)
+            for option, value in self._curve:
+                self._socket.setsockopt(option, value)
             self._socket.setsockopt(zmq.MAXMSGSIZE, wire.BLOB_BYTES + wire.HEADER.size)
             self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._socket.connect(self.endpoint)

@@ -275,8 +275,10 @@ class Client:
 
     def __init__(self, endpoint: Optional[str] = None, *, name: str = "holdfast-python",
                  timeout: float = 5.0, window: int = wire.WINDOW_BYTES, resume: float = 30.0,
-                 token: Optional[str] = None, act_as: Optional[str] = None) -> None:
-        """resume: for so many seconds a call outlives its connection, and is gone on with; 0: not."""
+                 token: Optional[str] = None, act_as: Optional[str] = None,
+                 key: Optional[str] = None, server_key: Optional[str] = None) -> None:
+        """key: over TCP, our certificate (holdfast keygen makes one), with the daemon's public key.
+        resume: for so many seconds a call outlives its connection, and is gone on with; 0: not."""
         self.endpoint = endpoint or default_endpoint()
         self.timeout, self.window, self.resume = timeout, window, resume
         self.principal = ""
@@ -286,6 +288,7 @@ class Client:
             self._hello["auth"] = {"scheme": "token", "token": token}
         if act_as is not None:
             self._hello["act_as"] = act_as
+        self._curve = wire.read_keys(key, server_key)
         self._context = zmq.Context()
         self._socket: Optional[zmq.Socket] = None
         self._channel = self._misses = 0
@@ -448,6 +451,8 @@ class Client:
         try:
             self._socket.setsockopt(zmq.LINGER, 200)
             self._socket.setsockopt(zmq.IMMEDIATE, 1)
+            for option, value in self._curve:
+                self._socket.setsockopt(option, value)
             self._socket.setsockopt(zmq.MAXMSGSIZE, wire.BLOB_BYTES + wire.HEADER.size)
             self._monitor = self._socket.get_monitor_socket(zmq.EVENT_DISCONNECTED)
             self._socket.connect(self.endpoint)

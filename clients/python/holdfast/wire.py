@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import struct
 from typing import Any, List, Optional, Tuple
 
 import msgpack
+import zmq
 
 from .errors import make_error
 
@@ -102,3 +104,18 @@ def need(body: dict, key: str, kind: type) -> Any:
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
         raise make_error(103, f"the daemon sent no {key}")
     return value
+
+
+def read_keys(path: Optional[str], server: Optional[str]) -> List[Tuple[int, bytes]]:
+    """The socket options of CURVE, from a certificate of ours and the daemon's public key."""
+    if path is None and server is None:
+        return []
+    if path is None or server is None or len(server) != 40:
+        raise make_error(300, "key and server_key belong together; server_key is Z85 of 40 characters")
+    with open(path, encoding="ascii", errors="replace") as file:
+        found = dict(re.findall(r'(public-key|secret-key) = "([^"\n]{40})"', file.read()))
+    if len(found) != 2:
+        raise make_error(300, "this file is no certificate with a secret key")
+    return [(zmq.CURVE_PUBLICKEY, found["public-key"].encode()),
+            (zmq.CURVE_SECRETKEY, found["secret-key"].encode()),
+            (zmq.CURVE_SERVERKEY, server.encode())]

@@ -1,0 +1,113 @@
+"""The command line against the daemon with a tiny model: top, watch, metrics, chat --resume, completion, man pages."""
+import json
+import os
+import subprocess
+import sys
+import time
+
+import ar1
+import daemon_rig
+from ar1 import BUILD, Tap, Wire
+from daemon_rig import left_clean, words
+
+SRC = os.environ.get("SRCDIR", ".")
+HOLDFAST = f"{BUILD}/holdfast"
+
+
+def run(*arguments, stdin="", code=0):
+    done = subprocess.run([HOLDFAST, *arguments], input=stdin.encode(), capture_output=True, timeout=60 * ar1.SLOW,
+                          env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+    assert done.returncode == code, (arguments, done.returncode, done.stderr)
+    return done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
+
+
+def top(wire):
+    session = wire.open(label="seen")
+    wire.turn(session, words(60), max_tokens=5, ignore_end=True)
+    out, _ = run("top")
+    assert "serving: 0 turns run" in out and session.hex() in out and "seen" in out and "device   [" in out, out
+    bar = [l for l in out.splitlines() if l.startswith("device")][0]
+    assert "=" in bar[bar.index("["):bar.index("]")] and len(bar[bar.index("[") + 1:bar.index("]")]) == 48, bar
+    assert "\033" not in out
+    out, _ = run("top", "--count", "2", "--interval", "20", "--json")
+    for line in out.splitlines():
+        picture = json.loads(line)
+        assert picture["health"]["state"] == "serving" and picture["sessions"][0]["label"] == "seen"
+    assert len(out.splitlines()) == 2
+    run("top", "--interval", "0", code=2)
+    wire.ok("session.close", sess=session)
+
+
+def watch(wire):
+    watcher = subprocess.Popen([HOLDFAST, "watch", "--json", "--interval", "40"], stdout=subprocess.PIPE,
+                               env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+    time.sleep(0.5 * ar1.SLOW)
+    session = wire.open()
+    wire.turn(session, words(60), max_tokens=2, ignore_end=True)
+    time.sleep(0.3 * ar1.SLOW)
+    wire.ok("session.park", {"place": "tokens"}, sess=session)
+    time.sleep(0.3 * ar1.SLOW)
+    wire.ok("session.close", sess=session)
+    time.sleep(0.3 * ar1.SLOW)
+    watcher.terminate()
+    lines = [json.loads(l) for l in watcher.communicate()[0].splitlines()]
+    events = [l["event"] for l in lines if l["session"] == session.hex() and l["event"] != "state"]
+    assert events == ["opened", "demoted", "closed"], lines
+
+
+def metrics(wire):
+    out, _ = run("metrics")
+    assert "# TYPE holdfast_time_to_first_token_seconds histogram" in out
+    assert json.loads(run("metrics", "--json")[0])["text"].startswith("# HELP")
+
+
+def resume(wire):
+    session = wire.open("smollm2", system="Words to be seen again.").hex()
+    run("chat", "--session", session, "--max-tokens", "5", "--ignore-end", stdin="hello there\n")
+    out, words = run("chat", "--resume", session, "--max-tokens", "5", "--ignore-end", stdin="and again\n")
+    assert "Words to be seen again." in out and "hello there" in out and "and again" not in out, out
+    show = wire.ok("session.show", sess=bytes.fromhex(session))["r"]
+    assert show["turn"] == 2 and show["epoch"] == 2, show  # attached: the client before is fenced
+    run("chat", "--resume", "0" * 32, code=1)
+    run("chat", "--resume", "zz", code=2)
+    wire.ok("session.close", sess=bytes.fromhex(session))
+
+
+def completion(wire):
+    script, _ = run("completion", "bash")
+    ask = script + '\nfor w in "holdfast" "holdfast chat"; do COMP_WORDS=($w --re); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); ' \
+                   '[ "$w" = holdfast ] && COMP_WORDS=(holdfast to); _holdfast; echo "${COMPREPLY[@]}"; done'
+    done = subprocess.run(["bash", "-euc", ask], capture_output=True, text=True)
+    assert done.stdout.split("\n")[:2] == ["tokenize top", "--resume"], (done.stdout, done.stderr)
+    assert "bashcompinit" in run("completion", "zsh")[0]
+    assert "-l resume -r" in run("completion", "fish")[0]
+    run("completion", "csh", code=2)
+    env = {**os.environ, "HOLDFAST_ENDPOINT": "ipc:///nonexistent/x"}
+    assert subprocess.run([HOLDFAST, "completion", "bash"], env=env, capture_output=True).returncode == 0
+
+
+def man_pages(wire):
+    """Every command of the help is in the page, and every page is one."""
+    page = open(f"{SRC}/clients/man/holdfast.1", encoding="utf-8").read().replace("\\fR, \\fB", " ")
+    helps = subprocess.run([HOLDFAST, "--help"], capture_output=True, text=True).stdout
+    for line in helps.split("\n\nholdfast COMMAND")[0].splitlines()[2:]:
+        assert line.split()[0] in page.split(".SH COMMANDS")[1].split(".SH EXIT")[0], line
+    for name in ("holdfast.1", "libholdfast.3", "holdfastd.8"):
+        text = open(f"{SRC}/clients/man/{name}", encoding="utf-8").read()
+        assert text.startswith(".TH ") and ".SH NAME" in text and ".SH SEE ALSO" in text
+    if subprocess.run(["sh", "-c", "command -v groff"], capture_output=True).returncode:
+        return "skip groff is not here to read the pages"
+    for name in ("holdfast.1", "libholdfast.3", "holdfastd.8"):
+        done = subprocess.run(["groff", "-man", "-ww", "-Tutf8", "-K", "utf8", f"{SRC}/clients/man/{name}"], capture_output=True, text=True)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
+
+
+daemon = daemon_rig.start()
+endpoint = daemon.endpoint
+wire = Wire(endpoint)
+tap = Tap()
+daemon_rig.run(tap, daemon, wire, [
+    ("top", top), ("watch", watch), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
+    ("completion of shells, from the tables", completion), ("man pages", man_pages)])
+tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+daemon_rig.finish(tap, daemon)

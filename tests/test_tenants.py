@@ -1,0 +1,349 @@
+"""Tenants over ipc and TCP: keys, users, roles, limits, reload and revocation; what would let anybody in refuses to start.
+
+Method: everything is said to the daemon by tests/ar1.py with keys made here. For each way in there is one that must
+not be: no key, a key of nobody's, a key of another tenant, a server that is another.
+"""
+import os
+import re
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+import ar1
+import daemon_rig
+from ar1 import ACCEPTED, BUILD, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WELCOME, Daemon, Refused, Tap, Wire, pack, zmq
+from daemon_rig import MODEL, await_message, balanced, left_clean, words
+
+import zmq.auth
+if not zmq.has("curve"):
+    ar1.skip_all("this libzmq has no CURVE")
+
+HOME = tempfile.mkdtemp(prefix="hf-tenants-")
+KEYS = {name: tuple(k.decode() for k in zmq.curve_keypair()) for name in ("server", "ann", "bob", "gate", "watch", "old", "nobody")}
+
+
+def port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+TCP, OTHER = f"tcp://127.0.0.1:{port()}", f"tcp://127.0.0.1:{port()}"
+CONTROL = f"tcp://127.0.0.1:{port()}"
+IPC = f"ipc://{HOME}/local.sock"
+FILE = f"{HOME}/tenants"
+
+
+def key(name):
+    return f"key={KEYS[name][0]} name={name}"
+
+
+LINES = [f"tenant red listen={TCP} control={CONTROL} rate=0 bytes=0", f"tenant blue listen={OTHER} rate=40 calls=3 sessions=2 connections=2",
+         f"tenant users listen={IPC} rate=0 bytes=0", f"allow users uid={os.getuid()} name=me",
+         f"allow red {key('ann')}", f"allow red {key('gate')} roles=gateway", f"allow red {key('watch')} roles=operator",
+         f"allow red {key('old')} until=2001-01-01", f"allow blue {key('bob')}", "# a comment", ""]
+
+
+def write(lines, path=FILE, mode=0o600):
+    with open(path + ".new", "w") as file:
+        file.write("\n".join(lines) + "\n")
+    os.chmod(path + ".new", mode)
+    os.replace(path + ".new", path)
+
+
+class Curve(Wire):
+    """A Wire with a key; hello False: only the handshake."""
+
+    def __init__(self, endpoint, who=None, server="server", hello=True, act_as=None, routing=None):
+        self.socket = zmq.Context.instance().socket(zmq.DEALER)
+        self.socket.setsockopt(zmq.LINGER, 0)
+        self.socket.setsockopt(zmq.IMMEDIATE, 1)
+        if routing:
+            self.socket.setsockopt(zmq.ROUTING_ID, routing)
+        if who:
+            self.socket.setsockopt(zmq.CURVE_PUBLICKEY, KEYS[who][0].encode())
+            self.socket.setsockopt(zmq.CURVE_SECRETKEY, KEYS[who][1].encode())
+            self.socket.setsockopt(zmq.CURVE_SERVERKEY, KEYS[server][0].encode())
+        self.socket.connect(endpoint)
+        self.channel = 0
+        if hello:
+            body = {"client": "test", "minor": 0, "caps": []}
+            if act_as:
+                body["act_as"] = act_as
+            self.send(HELLO, 0, body)
+            type, _, _, self.welcome, _ = self.receive()
+            if type == REJECT:
+                raise Refused(self.welcome["err"])
+
+
+def comes_in(*arguments, seconds=0.7):
+    """Whether the handshake succeeds and HELLO is answered."""
+    wire = Curve(*arguments, hello=False)
+    try:
+        if not wire.socket.poll(int(seconds * 1000 * min(ar1.SLOW, 3)), zmq.POLLOUT):
+            return False
+        wire.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
+        return bool(wire.socket.poll(int(seconds * 1000)))
+    finally:
+        wire.close()
+
+
+def only_keys_come_in(wire):
+    assert comes_in(TCP, "ann") and comes_in(OTHER, "bob")
+    for endpoint, who in ((TCP, None), (TCP, "nobody"), (TCP, "bob"), (OTHER, "ann"), (TCP, "old"), (OTHER, None)):
+        assert not comes_in(endpoint, who), (endpoint, who)
+    assert not comes_in(TCP, "ann", "nobody"), "a server of another key was believed"
+    assert comes_in(IPC) and comes_in(wire_endpoint)
+    assert Curve(TCP, "ann").welcome["principal"] == "red/ann"
+    assert Curve(IPC).welcome["principal"] == "users/me"
+
+
+def other_users(wire):
+    """The kernel says who it is: another user is not let in, whatever it says of itself."""
+    if os.getuid() != 0:
+        return "skip only root can be another user"
+    code = f"""
+import os, sys, zmq
+os.setgid(65534); os.setuid(65534)
+s = zmq.Context.instance().socket(zmq.DEALER); s.setsockopt(zmq.LINGER, 0); s.setsockopt(zmq.IMMEDIATE, 1)
+s.connect({IPC!r})
+print(s.poll(700, zmq.POLLOUT))
+"""
+    os.chmod(HOME, 0o755)
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.stdout == "0\n", out
+    write(LINES + ["allow users uid=65534"])
+    again(wire)
+    code = code.replace("print(", "s.poll(700, zmq.POLLOUT) and print(")
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert out.stdout == "2\n", out
+    write(LINES)
+    again(wire)
+
+
+def again(wire):
+    before = daemon.words().count("tenants read again")
+    daemon.process.send_signal(signal.SIGHUP)
+    deadline = time.time() + 10 * ar1.SLOW
+    while daemon.words().count("tenants read again") == before and time.time() < deadline:
+        time.sleep(0.02)
+    assert daemon.words().count("tenants read again") > before
+
+
+def tenants_are_apart(wire):
+    ann, bob = Curve(TCP, "ann"), Curve(OTHER, "bob")
+    session = ann.open()
+    assert bob.call("session.show", sess=session).end["err"]["n"] == "not_found"
+    assert wire.call("session.show", sess=session).end["err"]["n"] == "not_found"
+    assert session not in [s["sess"] for s in bob.ok("session.list")["r"]]
+    channel = ann.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(9)), sess=session, window=9,
+                        detach_ms=60000)
+    op = await_message(ann, ACCEPTED, channel)["op"]
+    for other in (bob, wire):
+        other.send(CANCEL, 0, {"op": op})
+        assert other.expect(REJECT)[3]["err"]["n"] == "not_found"
+        other.channel += 1
+        other.send(ar1.RESUME, other.channel, {"op": op, "after_seq": 0, "window": 100})
+        assert other.expect(REJECT)[3]["err"]["n"] == "gone"
+    control = Curve(CONTROL, "ann")
+    control.send(CANCEL, 0, {"op": op})
+    assert await_message(ann, END, channel)["status"] in ("cancelled", "limit")
+    try:
+        control.call("session.open", {"template": "none"})
+        raise AssertionError("a session was opened on a control socket")
+    except Refused as refused:
+        assert refused.name == "forbidden"
+    assert control.ok("health")["r"]["state"] == "serving"
+    ann.ok("session.close", sess=session)
+
+
+def roles(wire):
+    for who, act_as in (("ann", "x"), ("watch", "x")):
+        try:
+            Curve(TCP, who, act_as=act_as)
+            raise AssertionError("act_as without the role")
+        except Refused as refused:
+            assert refused.name == "forbidden"
+    for name in ("a/b", "x" * 60):
+        try:
+            Curve(TCP, "gate", act_as=name)
+            raise AssertionError(name)
+        except Refused as refused:
+            assert refused.name == "out_of_range"
+    carl, dora = Curve(TCP, "gate", act_as="carl"), Curve(TCP, "gate", act_as="dora")
+    assert carl.welcome["principal"] == "red/gate/carl"
+    session = carl.open()
+    assert dora.call("session.show", sess=session).end["err"]["n"] == "not_found"
+    assert Curve(TCP, "gate").call("session.show", sess=session).end["err"]["n"] == "not_found"
+    watch = Curve(TCP, "watch")
+    try:
+        watch.open()
+        raise AssertionError("an operator opened a session")
+    except Refused as refused:
+        assert refused.name == "forbidden"
+    assert session in [s["sess"] for s in watch.ok("session.list")["r"]]
+    seen = {p["principal"] for p in watch.ok("ledger.show")["r"]["principals"]}
+    assert "red/gate/carl" in seen and not any(p.startswith(("blue", "uid")) for p in seen), seen
+    assert [p["principal"] for p in dora.ok("ledger.show")["r"]["principals"]] == ["red/gate/dora"]
+    assert 'principal="red/gate/carl"' in watch.ok("metrics")["r"]["text"]
+    assert "carl" not in dora.ok("metrics")["r"]["text"]
+    # The daemon's own user sees all.
+    assert session in [s["sess"] for s in wire.ok("session.list")["r"]]
+    carl.ok("session.close", sess=session)
+
+
+def limits(wire):
+    bob = Curve(OTHER, "bob")
+    time.sleep(1.2)
+    opened = [bob.open() for _ in range(2)]
+    assert bob.call("session.open", {"template": "none"}).end["err"]["n"] == "overloaded"
+    for _ in range(3):
+        bob.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(9)), sess=opened[0], window=1, supersede=True)
+    second = Curve(OTHER, "bob")
+    try:
+        Curve(OTHER, "bob")
+        raise AssertionError("a third connection")
+    except Refused as refused:
+        assert refused.name == "limit"
+    for session in opened:
+        second.ok("session.close", sess=session)
+    time.sleep(1.2)
+    refused = answered = 0
+    for i in range(300):
+        second.channel += 1
+        second.send(ar1.CALL, second.channel, {"m": "health"})
+    began = time.time()
+    assert wire.ok("health")["r"]["state"] == "serving" and time.time() - began < 2 * ar1.SLOW
+    while second.socket.poll(600):
+        type, _, _, body, _ = second.receive()
+        if type in (ACCEPTED, PONG):
+            continue
+        answered += type == END
+        if type == REJECT:
+            assert body["err"]["n"] == "limit" and body["err"]["after_ms"] in (100, 1000)  # calls in flight, or the rate
+            refused += 1
+    assert answered + refused == 300 and 1 <= answered <= 90 * ar1.SLOW and refused > 0, (answered, refused)
+    time.sleep(1.3)
+    assert second.ok("health")["r"]["state"] == "serving"
+
+
+def revocation(wire):
+    """At the next message: a key that was taken out is refused though it is connected; its turn ends; others go on."""
+    ann, gate = Curve(TCP, "ann"), Curve(TCP, "gate", act_as="eve")
+    session = ann.open()
+    channel = ann.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(9)), sess=session, window=9,
+                        detach_ms=60000)
+    await_message(ann, ACCEPTED, channel)
+    write([l for l in LINES if KEYS["ann"][0] not in l] + [f"allow blue {key('nobody')}"])
+    again(wire)
+    ann.send(PING, 0, {"t": 1})
+    while True:
+        type, _, _, body, _ = ann.receive()
+        if type == REJECT:
+            break
+    assert body["err"]["n"] == "key_revoked", body
+    balanced(wire)
+    assert not comes_in(TCP, "ann") and comes_in(OTHER, "nobody")
+    assert gate.ok("health")["r"]["state"] == "serving"
+    # A file that is wrong, or open to others, changes nothing.
+    for lines, mode in ((["allow red key=short name=x"], 0o600), (LINES, 0o666), (["tenant x"], 0o600)):
+        write(lines, mode=mode)
+        told = daemon.words().count("as they were")
+        daemon.process.send_signal(signal.SIGHUP)
+        deadline = time.time() + 10 * ar1.SLOW
+        while daemon.words().count("as they were") == told and time.time() < deadline:
+            time.sleep(0.02)
+        assert daemon.words().count("as they were") == told + 1
+        assert gate.ok("health")["r"]["state"] == "serving" and not comes_in(TCP, "ann")
+    write(LINES)
+    again(wire)
+    assert comes_in(TCP, "ann") and not comes_in(OTHER, "nobody")
+    Curve(TCP, "ann").ok("session.close", sess=session)
+
+
+def clients_with_keys(wire):
+    """keygen, and the three clients over TCP with what it made."""
+    name = f"{HOME}/carol"
+    done = subprocess.run([f"{BUILD}/holdfast", "keygen", name], capture_output=True, text=True)
+    public = done.stdout.strip()
+    assert done.returncode == 0 and len(public) == 40, done
+    assert os.stat(name + ".key_secret").st_mode & 0o777 == 0o600
+    assert subprocess.run([f"{BUILD}/holdfast", "keygen", name], capture_output=True).returncode == 1, "a key was written over"
+    assert zmq.auth.load_certificate(name + ".key_secret")[0].decode() == public
+    write(LINES + [f"allow red key={public} name=carol"])
+    again(wire)
+    cli = [f"{BUILD}/holdfast", "health", "--json", "--endpoint", TCP, "--timeout", str(2000 * ar1.SLOW)]
+    with_key = ["--key", name + ".key_secret", "--server-key", KEYS["server"][0]]
+    done = subprocess.run(cli + with_key, capture_output=True, text=True)
+    assert done.returncode == 0 and '"serving"' in done.stdout, done
+    cli[-1] = "400"
+    assert subprocess.run(cli, capture_output=True).returncode != 0
+    assert subprocess.run(cli + with_key[:2], capture_output=True).returncode == 2
+    assert subprocess.run(cli + [*with_key[:3], KEYS["nobody"][0]], capture_output=True).returncode != 0
+    sys.path.insert(0, os.path.join(os.environ.get("SRCDIR", "."), "clients", "python"))
+    import asyncio
+    import holdfast
+    keys = {"key": name + ".key_secret", "server_key": KEYS["server"][0]}
+    with holdfast.Client(TCP, **keys) as client:
+        assert client.principal == "red/carol"
+
+    async def go():
+        async with holdfast.AsyncClient(TCP, **keys) as client:
+            assert client.principal == "red/carol" and (await client.health())["state"] == "serving"
+    asyncio.run(go())
+    try:
+        holdfast.Client(TCP, timeout=0.3)
+        raise AssertionError("without a key")
+    except holdfast.LinkError:
+        pass
+
+
+def wrong_starts(wire):
+    secret = f"{HOME}/secret"
+    write([KEYS["server"][1]], secret)
+    base = [f"tenant red listen=tcp://127.0.0.1:{port()}", f"allow red {key('ann')}"]
+    for lines, more, mode, word in (
+            (base, [], 0o600, "with keys only"), (base, ["--curve-key", f"{HOME}/none"], 0o600, "cannot be read"),
+            (base, ["--curve-key", secret], 0o666, "open to others"), (base[:1], ["--listen", "tcp://127.0.0.1:1"], 0o600, "tenants with keys"),
+            (["tenant red listen=udp://x"], [], 0o600, "no setting"), (["allow red uid=1"], [], 0o600, "not named above"),
+            (base + ["allow red"], [], 0o600, "expected"), (base + [f"allow red key={KEYS['ann'][0]}"], [], 0o600, "needs name="),
+            (base + ["allow red uid=1 key=" + KEYS["ann"][0]], [], 0o600, "by key= or by uid="),
+            (base + [base[0]], [], 0o600, "name of its own"), (base + ["allow red uid=1 roles=king"], [], 0o600, "no part of a grant")):
+        write(lines, f"{HOME}/wrong", mode)
+        home = tempfile.mkdtemp(prefix="hf-")
+        command = [f"{BUILD}/holdfastd", "--model", MODEL, "--listen", f"ipc://{home}/s", "--state", f"{home}/state", "--cache", f"{home}/c",
+                   "--kv-memory", "600000", "--tenants", f"{HOME}/wrong", *more]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30 * ar1.SLOW)
+        assert done.returncode in (1, 2) and word in done.stderr, (lines, more, done)
+        assert KEYS["ann"][0] not in done.stderr and KEYS["server"][1] not in done.stderr
+        shutil.rmtree(home)
+    os.chmod(secret, 0o644)
+    write(base, f"{HOME}/wrong")
+    done = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--listen", f"ipc://{HOME}/s", "--state", f"{HOME}/st", "--cache", f"{HOME}/c",
+                           "--kv-memory", "600000", "--tenants", f"{HOME}/wrong", "--curve-key", secret], capture_output=True, text=True)
+    assert done.returncode == 1 and "chmod 600" in done.stderr, done
+
+
+write(LINES)
+write([KEYS["server"][1]], f"{HOME}/server.key_secret")
+daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96", "--strikes", "0",
+                "--tenants", FILE, "--curve-key", f"{HOME}/server.key_secret")
+wire_endpoint = daemon.endpoint
+wire = Wire(wire_endpoint)
+tap = Tap()
+daemon_rig.run(tap, daemon, wire, [
+    ("only keys and users that are allowed come in", only_keys_come_in),
+    ("another user is not let in", other_users),
+    ("tenants do not see or steer each other", tenants_are_apart),
+    ("roles: gateways act for others, operators look", roles),
+    ("limits of a tenant are its own", limits),
+    ("revocation at the next message, and reloads that are wrong", revocation),
+    ("keygen, and the clients with keys", clients_with_keys),
+    ("starts that would let anybody in are refused", wrong_starts)])
+tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+shutil.rmtree(HOME, ignore_errors=True)
+daemon_rig.finish(tap, daemon)
