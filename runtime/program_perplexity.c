@@ -2,9 +2,9 @@
  * holdfastd perplexity: how well the model foretells a text under a precision plan, and how far the
  * plan's next-token distribution is from another plan's.
  *
- * Windows of N tokens, one after the other or further apart; the second half of each is scored: positions N/2 .. N-1,
- * foretold by the rows before them. Rows are computed in chunks, so that memory is that of a chunk's
- * logits, whatever the window.
+ * Windows of N tokens, one after the other or further apart; the second half of each is scored:
+ * positions N/2 .. N-1, foretold by the rows before them. Rows are computed in chunks, so that memory
+ * is that of a chunk's logits, whatever the window.
  */
 #include <math.h>
 #include <stdio.h>

@@ -161,9 +161,8 @@ def other(name):
     for kv, cost in costs.items():
         found = run("perplexity", model, "--text", TEXT, "--window", "256", "--windows", "1", "--json", "--kv", kv, "--against", "f32")
         mean = 1e3 * found["kl_mean"]
-        # So few positions carry noise, and the smoothing vector is of another text; without one int8 costs ten times this.
-        report(found["tokens"] == 128 and 0 < mean < 2 * cost, f"{name}: what {kv} costs",
-               f"KL {mean:.3f}e-3, at most 2 x {cost}e-3")
+        report(found["tokens"] == 128 and 0 < mean < 1.3 * cost, f"{name}: what {kv} costs",
+               f"KL {mean:.3f}e-3, at most 1.3 x {cost}e-3")
     report(abs(found["against_nll"] - nll) < 0.0005, f"{name}: perplexity with f32 KV and activations",
            f"nll {found['against_nll']:.5f}, reference {nll:.5f}")
 
