@@ -112,7 +112,8 @@ static bool pointer_step(struct json from, const char *name, size_t length, stru
 
 static int hex_value(char c)
 {
-	const char *set = "0123456789abcdef", *found = c ? strchr(set, c >= 'A' && c <= 'F' ? c | 0x20 : c) : NULL;
+	const char *set = "0123456789abcdef";
+	const char *found = c ? strchr(set, c >= 'A' && c <= 'F' ? c | 0x20 : c) : NULL;
 	return found ? (int)(found - set) : -1;
 }
 

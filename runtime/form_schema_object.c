@@ -249,12 +249,14 @@ static int patterns_apart(struct maker *m, const struct plan *p)
 			if (!text)
 				code = -ERR_MEMORY;
 			else if (state != DFA_DEAD && one->accept[state])
-				code = form_fail(m, -ERR_UNSUPPORTED, "a property's name matches a pattern of patternProperties");
+				code = form_fail(m, -ERR_UNSUPPORTED,
+						 "a property's name matches a pattern of patternProperties");
 			free(text);
 		}
 		if (code == 0 && all) {
 			code = dfa_both(&m->dfa, all, one, false, &shared);
-			code = code == 0 ? form_fail(m, -ERR_UNSUPPORTED, "two patterns of patternProperties match one name") :
+			code = code == 0 ? form_fail(m, -ERR_UNSUPPORTED,
+						     "two patterns of patternProperties match one name") :
 			       code == DFA_EMPTY ? 0 : code;
 			dfa_free(shared);
 		}

@@ -30,9 +30,12 @@ static int vocabulary_open(struct model **model, struct tokenizer **tokenizer, c
 {
 	static const char *const more[] = {
 		"\"}", "\",", "{\"", "abc ", "}}", "\": ", "00", "\", \"", "\": \"", "\": {\"", "\": [", "[{\"", "}]",
-		"}, {\"", "], \"", "[]", "{}", "\"]", "true", "false", "null", ", ", ": ", " \"", "12", "-1", ".5", "e1",
-		"\\n", "\\\"", "\\u00", "a\"", "name", "\"name\": \"", "\xc3\xa9", "\xf0\x9f\x99", "\xc3\xa9\xc3",
-		"ab", "x-", "red", "green\"", "\"red\"", "1, 2", "}\n</tool_call>", "<tool_call>\n{\"name\": \"", "foo", "  "};
+		"}, {\"",
+		"], \"", "[]", "{}", "\"]", "true", "false", "null", ", ", ": ", " \"", "12", "-1", ".5", "e1",
+		"\\n", "\\\"", "\\u00", "a\"", "name", "\"name\": \"", "\xc3\xa9", "\xf0\x9f\x99",
+		"\xc3\xa9\xc3",
+		"ab", "x-", "red", "green\"", "\"red\"", "1, 2",
+		"}\n</tool_call>", "<tool_call>\n{\"name\": \"", "foo", "  "};
 	enum { MORE = sizeof more / sizeof more[0], ALL = 256 + 1 + MORE };
 	static struct maker m;
 	static char text[ALL][64];
