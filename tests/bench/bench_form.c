@@ -29,8 +29,8 @@ static void report(const char *what, double *t, size_t n)
 	for (size_t i = 0; i < n; i++)
 		sum += t[i];
 	qsort(t, n, sizeof *t, by_value);
-	printf("  %-8s %4zu masks: mean %8.1f us, median %8.1f us, most %8.1f us\n", what, n, sum / (double)n * 1e6,
-	       t[n / 2] * 1e6, t[n - 1] * 1e6);
+	printf("  %-8s %4zu masks: mean %8.1f us, median %8.1f us, most %8.1f us\n", what, n,
+	       sum / (double)n * 1e6, t[n / 2] * 1e6, t[n - 1] * 1e6);
 }
 
 /* Goes along a text by the longest tokens, timing each mask. */
@@ -63,18 +63,23 @@ int main(int argc, char **argv)
 	static const struct { const char *name, *schema, *text;
 	} forms[] = {
 		{"an object of strings and numbers",
-		 "{\"type\":\"object\",\"properties\":{\"title\":{\"type\":\"string\"},\"year\":{\"type\":\"integer\",\"minimum\":1900,"
-		 "\"maximum\":2100},\"tags\":{\"type\":\"array\",\"items\":{\"type\":\"string\",\"maxLength\":30}},\"kind\":{\"enum\":"
-		 "[\"book\",\"film\"]}},\"required\":[\"title\",\"year\"]}",
-		 "{\"title\": \"A history of the world in a hundred objects, told by those who made them\", \"year\": 2010, "
-		 "\"tags\": [\"history\", \"objects\", \"the world as it was\", \"museums\"], \"kind\": \"book\"}"},
+		 "{\"type\":\"object\",\"properties\":{\"title\":{\"type\":\"string\"},\"year\":"
+		 "{\"type\":\"integer\",\"minimum\":1900,\"maximum\":2100},\"tags\":{\"type\":\"array\","
+		 "\"items\":{\"type\":\"string\",\"maxLength\":30}},\"kind\":{\"enum\":[\"book\",\"film\"]}},"
+		 "\"required\":[\"title\",\"year\"]}",
+		 "{\"title\": \"A history of the world in a hundred objects, told by those who made them\", "
+		 "\"year\": 2010, \"tags\": [\"history\", \"objects\", \"the world as it was\", \"museums\"], "
+		 "\"kind\": \"book\"}"},
 		{"strings with patterns",
-		 "{\"type\":\"object\",\"properties\":{\"date\":{\"type\":\"string\",\"pattern\":\"^\\\\d{4}-\\\\d{2}-\\\\d{2}$\"},"
-		 "\"mail\":{\"type\":\"string\",\"pattern\":\"^[a-z.]+@[a-z]+[.](com|org)$\"},\"words\":{\"type\":\"string\",\"pattern\":"
+		 "{\"type\":\"object\",\"properties\":{\"date\":{\"type\":\"string\",\"pattern\":"
+		 "\"^\\\\d{4}-\\\\d{2}-\\\\d{2}$\"},\"mail\":{\"type\":\"string\",\"pattern\":"
+		 "\"^[a-z.]+@[a-z]+[.](com|org)$\"},\"words\":{\"type\":\"string\",\"pattern\":"
 		 "\"^[A-Za-z ,.]*$\"}}}",
-		 "{\"date\": \"2024-01-31\", \"mail\": \"somebody.else@example.org\", \"words\": \"It was the best of times, it was "
-		 "the worst of times, it was the age of wisdom.\"}"},
-		{"any JSON", "true", "{\"a\": [1, 2, {\"b\": \"some text of a few words\", \"c\": [null, true, -1.5e3]}], \"d\": {\"e\": []}}"},
+		 "{\"date\": \"2024-01-31\", \"mail\": \"somebody.else@example.org\", \"words\": \"It was the "
+		 "best of times, it was the worst of times, it was the age of wisdom.\"}"},
+		{"any JSON", "true",
+		 "{\"a\": [1, 2, {\"b\": \"some text of a few words\", \"c\": [null, true, -1.5e3]}], "
+		 "\"d\": {\"e\": []}}"},
 	};
 	struct model *model;
 	struct tokenizer *t;
