@@ -530,5 +530,6 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		keep_session(d, c->session);
 	if (end.durable)
 		c->hold_mark = store_mark(d->store) + 1;
+	turn_form_drop(c);
 	call_end(d, call, &end);
 }

@@ -7,7 +7,7 @@
 #include "runtime/daemon.h"
 #include "runtime/dry.h"
 
-_Static_assert(WIRE_DRY_LAST_MAX <= DRY_WINDOW_MAX, "what the wire lets through");
+_Static_assert((int)WIRE_DRY_LAST_MAX <= (int)DRY_WINDOW_MAX, "what the wire lets through");
 
 /* A run of tokens ends where a text's form begins. */
 static bool breaks(const void *of, uint32_t token)

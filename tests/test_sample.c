@@ -4,6 +4,7 @@
  * always or never.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
