@@ -17,7 +17,9 @@ struct said {
 	const char *command, *endpoint, *session, *system, *message, *label;
 	bool json, keep, read_stdin, ignore_end, special;
 	const char *tools[WIRE_TOOLS_MAX], *stops[WIRE_STOPS_MAX], *results[LIST_MAX];
-	uint32_t tool_count, stop_count, result_count;
+	const char *schema_path, *regex, *choices[WIRE_CHOICES_MAX];
+	uint32_t tool_count, stop_count, result_count, choice_count;
+	struct hf_bias biases[WIRE_BIAS_MAX];
 	uint64_t to_tokens, to_turn, first, count; /* HF_NONE: not said */
 	struct hf_sampling sampling;
 	uint32_t timeout_ms, deadline_ms;

@@ -123,27 +123,6 @@ bool form_advance(const struct form *form, struct form_state *state, const char 
 	return true;
 }
 
-size_t form_forced(const struct form *form, const struct form_state *state, char *bytes,
-		   size_t capacity)
-{
-	struct form_state s = *state;
-	size_t count = 0;
-	for (; count < capacity && !form_complete(form, &s); count++) {
-		struct form_walk w = form->walk;
-		const struct level l = load(&w, &s);
-		struct level to;
-		int only = -1;
-		for (int b = 0; b < 256 && only > -2; b++)
-			if (next_level(form, &w, &l, &to, b))
-				only = only == -1 ? b : -2;
-		if (only < 0)
-			break;
-		bytes[count] = (char)only;
-		CHECK(form_advance(form, &s, &bytes[count], 1));
-	}
-	return count;
-}
-
 static void mark(const struct form_index *index, const struct trie_node *n, uint32_t *bits)
 {
 	for (uint32_t i = 0; i < n->count; i++) {
