@@ -327,6 +327,7 @@ static void turn_fields(void)
 static void turn_forms(void)
 {
 	static struct wire_call m, out;
+	struct wire_writer w;
 	for (unsigned forms = 0; forms < 16; forms++) {
 		wire_call_init(&m, METHOD_SESSION_CONTINUE);
 		m.has_sess = true;
@@ -339,9 +340,9 @@ static void turn_forms(void)
 		m.a.choices[0] = (struct wire_str)STR("a");
 		m.a.choices[1] = (struct wire_str)STR("bc");
 		m.a.tool_choice = forms & 8 ? TOOL_REQUIRED : TOOL_AUTO;
-		wire_writer_init(&w_, body, sizeof body);
-		EXPECT_EQ(wire_write_call(&w_, &m), 0);
-		EXPECT_EQ(wire_read_call(body, w_.length, NULL, &out), forms & (forms - 1) ? -ERR_BAD_ARG : 0);
+		wire_writer_init(&w, body, sizeof body);
+		EXPECT_EQ(wire_write_call(&w, &m), 0);
+		EXPECT_EQ(wire_read_call(body, w.length, NULL, &out), forms & (forms - 1) ? -ERR_BAD_ARG : 0);
 		if (forms == 1)
 			EXPECT(is(out.a.schema, "{}") && !out.a.regex.at && out.a.choice_count == 0);
 		if (forms == 2)
