@@ -239,29 +239,49 @@ static bool same_state(const struct form_state *a, const struct form_state *b)
 	       !memcmp(a->below, b->below, a->below_count * sizeof a->below[0]);
 }
 
+/* The place where the state's mask is kept, or that of the mask that was not used for longest. */
+static uint32_t place_of(struct form *form, const struct form_state *key, uint32_t hash, bool *found)
+{
+	uint32_t oldest = 0;
+	*found = false;
+	for (uint32_t i = 0; i < FORM_KEPT; i++) {
+		if (form->kept[i].allowed && form->kept[i].hash == hash && same_state(&form->kept[i].key, key)) {
+			*found = true;
+			return i;
+		}
+		if (form->kept[i].used < form->kept[oldest].used)
+			oldest = i;
+	}
+	return oldest;
+}
+
 uint32_t form_mask(struct form *form, const struct form_state *state, uint32_t *bits)
 {
 	const uint32_t words = form->index->words;
 	struct form_state key = *state;
+	bool found;
 	for (uint32_t i = 0; i < key.thread_count; i++)
 		frame_settle(form, &key.thread[i].top);
 	for (uint32_t i = 0; i < key.below_count; i++)
 		frame_settle(form, &key.below[i].frame);
-	const uint32_t slot = hash_of(&key) % FORM_KEPT;
-	if (!form->kept[slot].bits)
-		form->kept[slot].bits = malloc(words * sizeof *bits);
-	uint32_t *kept = form->kept[slot].bits ? form->kept[slot].bits : bits;
-	if (kept == bits || form->kept[slot].allowed == 0 || !same_state(&form->kept[slot].key, &key)) {
+	const uint32_t hash = hash_of(&key), at = place_of(form, &key, hash, &found);
+	if (!form->kept[at].bits)
+		form->kept[at].bits = malloc(words * sizeof *bits);
+	/* Without memory the mask is made where it is wanted, and not kept. */
+	uint32_t *kept = form->kept[at].bits ? form->kept[at].bits : bits;
+	if (!found) {
 		mask_make(form, &key, kept);
 		if (form_complete(form, &key))
 			mask_ends(form, kept);
-		form->kept[slot].key = key;
-		form->kept[slot].allowed = count_bits(kept, words);
+		form->kept[at].key = key;
+		form->kept[at].hash = hash;
+		form->kept[at].allowed = count_bits(kept, words);
 	}
-	const uint32_t allowed = form->kept[slot].allowed;
+	const uint32_t allowed = form->kept[at].allowed;
 	CHECK(allowed > 0);
+	form->kept[at].used = ++form->uses;
 	if (kept == bits)
-		form->kept[slot].allowed = 0;
+		form->kept[at].allowed = 0;
 	else
 		memcpy(bits, kept, words * sizeof *bits);
 	return allowed;
