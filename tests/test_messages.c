@@ -218,7 +218,7 @@ static void end_fields(void)
 	wire_end_init(&m);
 	m = (struct wire_end){
 		.status = STR("tool_wait"),
-		.err = {404, "later", 1, 2, 3, 4},
+		.err = {404, "later", 1, 2, 3, 4, {0}},
 		.usage = {true, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, STR("new")},
 		.turn = 5, .epoch = 6, .has_sess = true, .sess = ID_A,
 		.call_count = 1, .calls = {{STR("c1"), STR("f"), STR("{}")}},
