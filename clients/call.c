@@ -281,6 +281,8 @@ static void end_error(struct hf_end *end, const struct wire_err *e)
 	end->used = e->used;
 	end->asked = e->asked;
 	end->limit = e->limit;
+	if (e->why.at && e->why.length < sizeof end->why)
+		memcpy(end->why, e->why.at, e->why.length);
 }
 
 /* What has memory of its own; false when there is none. */

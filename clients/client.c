@@ -292,6 +292,10 @@ static int put_sampling(struct wire_sampling *to, const struct hf_sampling *s)
 	to->repetition = off(s->repetition, 1);
 	to->presence = s->presence;
 	to->frequency = s->frequency;
+	to->dry = s->dry;
+	to->dry_base = off(s->dry_base, to->dry_base);
+	to->dry_allowed = s->dry_allowed ? s->dry_allowed : to->dry_allowed;
+	to->dry_last = s->dry_last ? s->dry_last : to->dry_last;
 	to->seed = s->seed;
 	to->logprobs = s->logprobs;
 	to->ignore_end = s->ignore_end;
@@ -352,6 +356,12 @@ static int turn(struct hf_client *c, enum wire_method method, struct hf_session 
 		code = put_messages(&m->a, t);
 	if (code == 0 && (unsigned)t->tool_choice > HF_REQUIRED)
 		code = -ERR_BAD_ARG;
+	if (code == 0 && t->choice_count > WIRE_CHOICES_MAX)
+		code = -ERR_OUT_OF_RANGE;
+	m->a.schema = str(t->schema);
+	m->a.regex = str(t->regex);
+	for (uint32_t i = 0; code == 0 && i < t->choice_count; i++)
+		m->a.choices[m->a.choice_count++] = str(t->choices[i]);
 	if (code == 0 && t->token_count > 0) {
 		m->a.tokens_in_blob = true;
 		m->a.keep = t->keep;

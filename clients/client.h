@@ -109,6 +109,7 @@ struct hf_end {
 	const char *text;  /* a sentence for the code; static */
 	const char *retry; /* "no", "same", "later", "resume"; static */
 	uint64_t after_ms, used, asked, limit; /* HF_NONE: absent */
+	char why[132];     /* what a refusal says beyond its code; empty: nothing */
 	char *status;      /* "stop", "limit", "tool_wait", "cancelled", …; NULL: no END came */
 	struct hf_usage usage;
 	struct hf_session session; /* where has_session */
@@ -160,6 +161,8 @@ struct hf_sampling {
 	double top_p, min_p, typical;           /* 0: off */
 	uint32_t top_k;                         /* 0: off */
 	double repetition, presence, frequency; /* 0: off */
+	double dry, dry_base;                   /* 0: off; base 0: 1.75 */
+	uint32_t dry_allowed, dry_last;         /* 0: 2, and 1024 tokens */
 	uint64_t seed;
 	uint32_t logprobs; /* 0: none; 1: of the sampled; 1 + n: with n alternatives */
 	const char *const *stop;
@@ -179,6 +182,11 @@ struct hf_turn {
 	enum hf_tool_choice tool_choice;
 	bool supersede;
 	struct hf_sampling sampling;
+	/* The form of the answer, one of them at most: JSON of a schema, a regular expression, one of a
+	   list. NULL or 0: none. */
+	const char *schema, *regex;
+	const char *const *choices;
+	uint32_t choice_count;
 	uint32_t deadline_ms; /* 0: none */
 };
 

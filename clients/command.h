@@ -18,10 +18,12 @@ struct said {
 	bool json, keep, read_stdin, ignore_end, special;
 	const char *tools[WIRE_TOOLS_MAX], *stops[WIRE_STOPS_MAX], *results[LIST_MAX];
 	const char *runs[LIST_MAX]; /* NAME=COMMAND */
-	uint32_t tool_count, stop_count, result_count, run_count;
+	uint32_t tool_count, stop_count, result_count, run_count, choice_count;
 	bool run_all, resume, count_said;
 	uint32_t interval_ms;
 	const char *key_file, *server_key;
+	const char *schema_path, *regex, *choices[WIRE_CHOICES_MAX];
+	struct hf_bias biases[WIRE_BIAS_MAX];
 	uint64_t to_tokens, to_turn, first, count; /* HF_NONE: not said */
 	struct hf_sampling sampling;
 	uint32_t timeout_ms, deadline_ms;

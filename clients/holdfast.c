@@ -42,6 +42,8 @@ int say_error(const struct said *o, int code, const struct hf_end *end)
 		}
 	if (between[0] == ',')
 		fputc(')', stderr);
+	if (end && end->why[0])
+		fprintf(stderr, ": %s", end->why);
 	if (end && end->after_ms != HF_NONE)
 		fprintf(stderr, ", try again in %llu ms", (unsigned long long)end->after_ms);
 	fputc('\n', stderr);
@@ -204,9 +206,9 @@ static const struct command {
 	int (*run)(struct said *o);
 } commands[] = {
 	{"chat", "[--session ID]", "talk; a line is a turn, /quit or end of input leaves",
-		"SRyLTuUkmtpKsfxid", 0, command_chat},
+		"SyLTkmtpKsfxidDGCYRPFBluZXU", 0, command_chat},
 	{"turn", "[--session ID] --message TEXT", "run one turn and print what comes",
-		"SyLTkmtpKsfxidMrI", 0, command_turn},
+		"SyLTkmtpKsfxidMrIDGCYRPFBlu", 0, command_turn},
 	{"sessions", "", "list sessions", "nc", 0, command_sessions},
 	{"show", "ID", "show a session", "S", 1, command_show},
 	{"fork", "ID", "make a session of another's history", "Sab", 1, command_fork},
@@ -250,6 +252,16 @@ static const struct option_entry {
 	{"ignore-end", NULL, "end tokens do not end the turn", 'x'},
 	{"deadline", "MS", "cancel after so many milliseconds", 'd'},
 	{"min-p", "X", "0 (off) to 1", 'i'},
+	{"typical", "X", "above 0, up to 1", 'Y'},
+	{"repetition", "X", "0.01 to 100; 1: off", 'R'},
+	{"presence", "X", "-100 to 100", 'P'},
+	{"frequency", "X", "-100 to 100", 'F'},
+	{"dry", "X", "what a repeated run of tokens costs; 0: off", 'u'},
+	{"bias", "ID=X", "added to the logit of a token; may be repeated", 'B'},
+	{"logprobs", "N", "1: of what was sampled; 1 + N: with N others (--json)", 'l'},
+	{"schema", "FILE", "the answer is JSON of this JSON Schema", 'D'},
+	{"regex", "TEXT", "the answer matches this, as a whole", 'G'},
+	{"choice", "TEXT", "the answer is one of these; may be repeated", 'C'},
 	{"to-tokens", "N", "so many tokens of the history stay", 'a'},
 	{"to-turn", "N", "the turns up to this one stay", 'b'},
 	{"first", "N", "begin with this one", 'n'},
@@ -338,6 +350,20 @@ static bool append(const char **list, uint32_t *count, uint32_t most, const char
 	return true;
 }
 
+/* ID=X */
+static bool bias(struct said *o, const char *text)
+{
+	char *rest;
+	const unsigned long id = strtoul(text, &rest, 10);
+	const uint32_t n = o->sampling.bias_count;
+	if (*text < '0' || *text > '9' || *rest != '=' || id > INT32_MAX || n == WIRE_BIAS_MAX)
+		return false;
+	o->biases[n].token = (uint32_t)id;
+	o->sampling.bias = o->biases;
+	o->sampling.bias_count++;
+	return real(rest + 1, &o->biases[n].add);
+}
+
 static bool take_option(struct said *o, char letter, const char *value)
 {
 	switch (letter) {
@@ -361,6 +387,16 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 's': return number(value, UINT64_MAX, &o->sampling.seed);
 	case 'f': return append(o->stops, &o->stop_count, WIRE_STOPS_MAX, value);
 	case 'x': o->ignore_end = true; return true;
+	case 'Y': return real(value, &o->sampling.typical);
+	case 'R': return real(value, &o->sampling.repetition);
+	case 'P': return real(value, &o->sampling.presence);
+	case 'F': return real(value, &o->sampling.frequency);
+	case 'u': return real(value, &o->sampling.dry);
+	case 'B': return bias(o, value);
+	case 'l': return number32(value, &o->sampling.logprobs);
+	case 'D': o->schema_path = value; return true;
+	case 'G': o->regex = value; return true;
+	case 'C': return append(o->choices, &o->choice_count, WIRE_CHOICES_MAX, value);
 	case 'd': return number32(value, &o->deadline_ms);
 	case 'a': return number(value, INT32_MAX, &o->to_tokens);
 	case 'b': return number(value, INT64_MAX, &o->to_turn);

@@ -65,7 +65,7 @@ enum wire_residency { WIRE_BEST_EFFORT, WIRE_LEASED, WIRE_PINNED };
 
 enum {
 	WIRE_MESSAGES_MAX = 256, WIRE_TOOLS_MAX = 128, WIRE_CALLS_MAX = 16, WIRE_STOPS_MAX = 16,
-	WIRE_BIAS_MAX = 256
+	WIRE_BIAS_MAX = 256, WIRE_CHOICES_MAX = 256
 };
 
 /* Lengths in bytes, and ranges. Names have no control characters. */
@@ -74,6 +74,8 @@ enum {
 	WIRE_TOOL_NAME_MAX = 128, /* tool names and the ids of tool calls */
 	WIRE_TOKEN_MAX = 1024,    /* of auth */
 	WIRE_STOP_MAX = 256,
+	WIRE_SCHEMA_MAX = 256 << 10, WIRE_REGEX_MAX = 16384, WIRE_CHOICE_MAX = 16384, WIRE_WHY_MAX = 128,
+	WIRE_DRY_ALLOWED_MAX = 256, WIRE_DRY_LAST_MAX = 8192, WIRE_DRY_ALLOWED = 2, WIRE_DRY_LAST = 1024,
 	WIRE_MAX_TOKENS_MAX = 1 << 24, WIRE_TOP_K_MAX = 1 << 20, WIRE_LOGPROBS_MAX = 17,
 	WIRE_COUNT_MAX = 1024, WIRE_COUNT_DEFAULT = 100, WIRE_GROUP_MAX = 255,
 	WIRE_WINDOW_DEFAULT = 64 << 10, WIRE_WINDOW_MAX = 1 << 20,
@@ -99,6 +101,8 @@ struct wire_sampling {
 	double top_p, min_p, typical; /* 1, 0, 1: off */
 	uint32_t top_k;       /* 0: off */
 	double repetition, presence, frequency; /* 1, 0, 0: off */
+	double dry, dry_base;  /* 0: off; base 1.75 */
+	uint32_t dry_allowed, dry_last;
 	uint64_t seed;
 	uint32_t logprobs;    /* 0: none; 1: of the sampled; 1 + n: with n alternatives */
 	uint32_t stop_count;
@@ -130,6 +134,10 @@ struct wire_args {
 	uint8_t tool_choice; /* enum wire_tool_choice */
 	bool supersede;
 	struct wire_sampling sampling;
+	/* The form of the answer: one of them at most. */
+	struct wire_str schema, regex; /* schema: JSON text */
+	uint32_t choice_count;
+	struct wire_str choices[WIRE_CHOICES_MAX];
 	/* session.rollback, session.fork: token count or turn number to go back to */
 	uint64_t tokens, to_turn;
 	/* session.hint */
@@ -182,6 +190,7 @@ struct wire_err {
 	const char *retry; /* "no", "same", "later", "resume" */
 	uint64_t after_ms; /* WIRE_NONE: absent */
 	uint64_t used, asked, limit; /* numbers of the refusal; WIRE_NONE: absent */
+	struct wire_str why; /* a fixed text that says more than the code; may be absent */
 };
 struct wire_usage {
 	bool present;

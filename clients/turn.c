@@ -129,13 +129,40 @@ int session_begin(struct said *o, struct hf_session *out)
 	return exit;
 }
 
+/* A file's text, ended by NUL; NULL: it cannot be read, or is longer than a schema may be. */
+static char *read_file(const char *path)
+{
+	char *at = malloc(WIRE_SCHEMA_MAX + 2);
+	FILE *f = at ? fopen(path, "r") : NULL;
+	size_t n = f ? fread(at, 1, WIRE_SCHEMA_MAX + 1, f) : 0;
+	if (!f || ferror(f) || n > WIRE_SCHEMA_MAX) {
+		free(at);
+		at = NULL;
+	} else {
+		at[n] = 0;
+	}
+	if (f)
+		fclose(f);
+	return at;
+}
+
 /* Runs a turn of the message, or the continuation of the results. */
 static int run(struct said *o, struct hf_session *s, const struct hf_message *m, uint32_t count,
 	struct text *t, struct hf_end *end)
 {
 	struct hf_stream stream = {.on_piece = on_piece, .data = t};
 	struct hf_turn turn = {.messages = m, .message_count = count, .sampling = o->sampling,
+		.regex = o->regex, .choices = o->choices, .choice_count = o->choice_count,
 		.deadline_ms = o->deadline_ms};
+	char *schema = NULL;
+	if (o->schema_path) {
+		turn.schema = schema = read_file(o->schema_path);
+		if (!schema) {
+			*end = (struct hf_end){.after_ms = HF_NONE, .used = HF_NONE, .asked = HF_NONE,
+				.limit = HF_NONE};
+			return -ERR_NO_FILE;
+		}
+	}
 	turn.sampling.stop = o->stops;
 	turn.sampling.stop_count = o->stop_count;
 	turn.sampling.ignore_end = o->ignore_end;
@@ -143,6 +170,7 @@ static int run(struct said *o, struct hf_session *s, const struct hf_message *m,
 	int code = m[0].role == HF_TOOL ? hf_session_continue(o->client, s, &turn, &stream, end) :
 		hf_session_turn(o->client, s, &turn, &stream, end);
 	running = NULL;
+	free(schema);
 	return code;
 }
 

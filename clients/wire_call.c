@@ -202,6 +202,25 @@ static void stop_write(struct wire_writer *w, const void *message)
 	strings_write(w, s->stop, s->stop_count);
 }
 
+static int choices_read(struct wire_value v, void *message)
+{
+	struct wire_args *a = message;
+	TRY(strings_read(v, a->choices, WIRE_CHOICES_MAX, WIRE_CHOICE_MAX, &a->choice_count));
+	return a->choice_count == 0 ? -ERR_BAD_ARG : 0;
+}
+
+static bool choices_present(const void *message)
+{
+	return ((const struct wire_args *)message)->choice_count > 0;
+}
+
+static void choices_write(struct wire_writer *w, const void *message)
+{
+	const struct wire_args *a = message;
+	CHECK(a->choice_count <= WIRE_CHOICES_MAX);
+	strings_write(w, a->choices, a->choice_count);
+}
+
 static int bias_read(struct wire_value v, void *message)
 {
 	struct wire_sampling *s = &((struct wire_args *)message)->sampling;
@@ -309,6 +328,12 @@ static const struct field args_fields[] = {
 		.methods = TURNS},
 	{"presence", FIELD_REAL, AT(sampling.presence), REAL(-100, 100, 0), .methods = TURNS},
 	{"frequency", FIELD_REAL, AT(sampling.frequency), REAL(-100, 100, 0), .methods = TURNS},
+	{"dry", FIELD_REAL, AT(sampling.dry), REAL(0, 100, 0), .methods = TURNS},
+	{"dry_base", FIELD_REAL, AT(sampling.dry_base), REAL(1, 100, 1.75), .methods = TURNS},
+	{"dry_allowed", FIELD_U32, AT(sampling.dry_allowed), .low = 1, .high = WIRE_DRY_ALLOWED_MAX,
+		.absent = WIRE_DRY_ALLOWED, .methods = TURNS},
+	{"dry_last", FIELD_U32, AT(sampling.dry_last), .low = 1, .high = WIRE_DRY_LAST_MAX,
+		.absent = WIRE_DRY_LAST, .methods = TURNS},
 	{"seed", FIELD_U64, AT(sampling.seed), .methods = TURNS},
 	{"logprobs", FIELD_U32, AT(sampling.logprobs), .high = WIRE_LOGPROBS_MAX,
 		.methods = TURNS},
@@ -317,6 +342,10 @@ static const struct field args_fields[] = {
 	{"bias", FIELD_OTHER, .methods = TURNS, .read = bias_read, .present = bias_present,
 		.write = bias_write},
 	{"ignore_end", FIELD_BOOL, AT(sampling.ignore_end), .methods = TURNS},
+	{"schema", FIELD_TEXT, AT(schema), .low = 1, .high = WIRE_SCHEMA_MAX, .methods = TURNS},
+	{"regex", FIELD_TEXT, AT(regex), .high = WIRE_REGEX_MAX, .methods = TURNS},
+	{"choices", FIELD_OTHER, .methods = TURNS, .read = choices_read,
+		.present = choices_present, .write = choices_write},
 	{"to_tokens", FIELD_U64, AT(tokens), .high = INT32_MAX, .absent = WIRE_NONE,
 		.methods = M(SESSION_FORK) | M(SESSION_ROLLBACK)},
 	{"to_turn", FIELD_U64, AT(to_turn), .high = WIRE_U64_MAX, .absent = WIRE_NONE,
@@ -351,6 +380,9 @@ static int args_agree(enum wire_method method, const struct wire_args *a)
 	case METHOD_SESSION_TURN:
 	case METHOD_SESSION_CONTINUE:
 		if (said == a->tokens_in_blob)
+			return -ERR_BAD_ARG;
+		if ((a->schema.at != NULL) + (a->regex.at != NULL) + (a->choice_count > 0) +
+				(a->tool_choice == TOOL_REQUIRED) > 1)
 			return -ERR_BAD_ARG;
 		return a->keep != WIRE_NONE && !a->tokens_in_blob ? -ERR_BAD_ARG : 0;
 	case METHOD_SESSION_ROLLBACK:
@@ -448,6 +480,9 @@ void wire_call_init(struct wire_call *m, enum wire_method method)
 	m->a.count = WIRE_COUNT_DEFAULT;
 	m->a.residency.bytes = m->a.residency.tokens = m->a.residency.lease_ms = WIRE_NONE;
 	m->a.sampling.top_p = m->a.sampling.typical = m->a.sampling.repetition = 1;
+	m->a.sampling.dry_base = 1.75;
+	m->a.sampling.dry_allowed = WIRE_DRY_ALLOWED;
+	m->a.sampling.dry_last = WIRE_DRY_LAST;
 }
 
 int wire_read_call(const void *body, size_t length, const struct wire_limits *l,

@@ -289,6 +289,7 @@ static const struct field err_fields[] = {
 	{"used", FIELD_U64, AT(used), U64_RANGE},
 	{"asked", FIELD_U64, AT(asked), U64_RANGE},
 	{"limit", FIELD_U64, AT(limit), U64_RANGE},
+	{"why", FIELD_NAME, AT(why), .low = 1, .high = WIRE_WHY_MAX},
 };
 #undef TYPE
 TABLE(err_table, err_fields, false);

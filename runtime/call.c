@@ -208,6 +208,7 @@ void call_free(struct daemon *d, uint32_t call)
 	}
 	if (c->sampled && c->sampling.logprobs > 1)
 		release(c->alternatives, d->limits.context_tokens * sizeof *c->alternatives);
+	turn_form_drop(c);
 	c->state = CALL_FREE;
 	c->peer = NONE;
 }

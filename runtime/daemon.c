@@ -241,8 +241,8 @@ static int text_open(struct daemon *d)
 	d->call_mark = UINT32_MAX;
 	if (d->template)
 		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
-	if (d->template && form_index_open(d->tokenizer, &d->form_index) != 0)
-		log_say(LOG_NOTICE, "this vocabulary cannot write forced tool calls");
+	if (form_index_open(d->tokenizer, &d->form_index) != 0)
+		log_say(LOG_NOTICE, "this vocabulary cannot write answers of a form");
 	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
 		const char *bytes;
 		const size_t n = tokenizer_bytes(d->tokenizer, id, true, &bytes);

@@ -112,6 +112,8 @@ enum call_state {
 	CALL_ENDED    /* its END is made; what is left is to send it */
 };
 
+enum own_form { OWN_NONE, OWN_SCHEMA, OWN_REGEX, OWN_CHOICES };
+
 /* Where a DATA ended, so that it can be sent again as it was. */
 struct sent_mark {
 	uint32_t tokens, bytes;
@@ -146,6 +148,11 @@ struct call {
 	struct wire_sampling sampling; /* its strings point into stop_bytes */
 	char stop_bytes[WIRE_STOPS_MAX * 257];
 	struct form_state form;
+	/* The form that the turn asked for itself; else a forced call has its session's. */
+	uint8_t own_kind; /* enum own_form */
+	struct form *own;
+	char *own_source; /* choices: each a u32 length and its bytes */
+	uint32_t own_bytes;
 	bool forced, tools;
 	uint32_t prompt, computed, keep, output_max;
 	uint32_t sampled;       /* tokens so far */
@@ -455,6 +462,18 @@ void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);
 void lower_tell(struct daemon *d);
+
+/* turn_bias.c: biases, and what DRY takes off. */
+void turn_bias(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
+
+/* turn_form.c: the form that a turn asks for itself. */
+/* Makes it of the arguments, if they name one. A negative code; *reason is then a fixed text or NULL. */
+int turn_form_take(struct daemon *d, struct call *c, const struct wire_args *a, const char **reason);
+/* The same of what was kept. */
+int turn_form_restore(struct daemon *d, struct call *c, uint8_t kind, const void *source, size_t bytes);
+void turn_form_drop(struct call *c);
+/* The form of a forced turn. */
+struct form *turn_form(const struct daemon *d, const struct call *c);
 
 /* step.c */
 int step_open(struct daemon *d);

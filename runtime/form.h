@@ -105,9 +105,5 @@ bool form_advance(const struct form *form, struct form_state *state, const char 
    next. A control token never may, but those that end a turn do where the text may end. Returns how
    many may; never 0. */
 uint32_t form_mask(struct form *form, const struct form_state *state, uint32_t *bits);
-/* The bytes that must come next whatever is chosen, up to `capacity`: 0 if there is a choice, or if
-   the text may end. */
-size_t form_forced(const struct form *form, const struct form_state *state, char *bytes,
-		   size_t capacity);
 
 #endif

@@ -111,8 +111,11 @@ struct form {
 	struct {
 		struct form_state key;
 		uint32_t allowed; /* 0: free */
+		uint32_t hash;
+		uint64_t used;    /* when last, by `uses` */
 		uint32_t *bits;
 	} *kept;
+	uint64_t uses;
 	struct form_walk walk;
 };
 

@@ -123,27 +123,6 @@ bool form_advance(const struct form *form, struct form_state *state, const char 
 	return true;
 }
 
-size_t form_forced(const struct form *form, const struct form_state *state, char *bytes,
-		   size_t capacity)
-{
-	struct form_state s = *state;
-	size_t count = 0;
-	for (; count < capacity && !form_complete(form, &s); count++) {
-		struct form_walk w = form->walk;
-		const struct level l = load(&w, &s);
-		struct level to;
-		int only = -1;
-		for (int b = 0; b < 256 && only > -2; b++)
-			if (next_level(form, &w, &l, &to, b))
-				only = only == -1 ? b : -2;
-		if (only < 0)
-			break;
-		bytes[count] = (char)only;
-		CHECK(form_advance(form, &s, &bytes[count], 1));
-	}
-	return count;
-}
-
 static void mark(const struct form_index *index, const struct trie_node *n, uint32_t *bits)
 {
 	for (uint32_t i = 0; i < n->count; i++) {
@@ -260,29 +239,49 @@ static bool same_state(const struct form_state *a, const struct form_state *b)
 	       !memcmp(a->below, b->below, a->below_count * sizeof a->below[0]);
 }
 
+/* The place where the state's mask is kept, or that of the mask that was not used for longest. */
+static uint32_t place_of(struct form *form, const struct form_state *key, uint32_t hash, bool *found)
+{
+	uint32_t oldest = 0;
+	*found = false;
+	for (uint32_t i = 0; i < FORM_KEPT; i++) {
+		if (form->kept[i].allowed && form->kept[i].hash == hash && same_state(&form->kept[i].key, key)) {
+			*found = true;
+			return i;
+		}
+		if (form->kept[i].used < form->kept[oldest].used)
+			oldest = i;
+	}
+	return oldest;
+}
+
 uint32_t form_mask(struct form *form, const struct form_state *state, uint32_t *bits)
 {
 	const uint32_t words = form->index->words;
 	struct form_state key = *state;
+	bool found;
 	for (uint32_t i = 0; i < key.thread_count; i++)
 		frame_settle(form, &key.thread[i].top);
 	for (uint32_t i = 0; i < key.below_count; i++)
 		frame_settle(form, &key.below[i].frame);
-	const uint32_t slot = hash_of(&key) % FORM_KEPT;
-	if (!form->kept[slot].bits)
-		form->kept[slot].bits = malloc(words * sizeof *bits);
-	uint32_t *kept = form->kept[slot].bits ? form->kept[slot].bits : bits;
-	if (kept == bits || form->kept[slot].allowed == 0 || !same_state(&form->kept[slot].key, &key)) {
+	const uint32_t hash = hash_of(&key), at = place_of(form, &key, hash, &found);
+	if (!form->kept[at].bits)
+		form->kept[at].bits = malloc(words * sizeof *bits);
+	/* Without memory the mask is made where it is wanted, and not kept. */
+	uint32_t *kept = form->kept[at].bits ? form->kept[at].bits : bits;
+	if (!found) {
 		mask_make(form, &key, kept);
 		if (form_complete(form, &key))
 			mask_ends(form, kept);
-		form->kept[slot].key = key;
-		form->kept[slot].allowed = count_bits(kept, words);
+		form->kept[at].key = key;
+		form->kept[at].hash = hash;
+		form->kept[at].allowed = count_bits(kept, words);
 	}
-	const uint32_t allowed = form->kept[slot].allowed;
+	const uint32_t allowed = form->kept[at].allowed;
 	CHECK(allowed > 0);
+	form->kept[at].used = ++form->uses;
 	if (kept == bits)
-		form->kept[slot].allowed = 0;
+		form->kept[at].allowed = 0;
 	else
 		memcpy(bits, kept, words * sizeof *bits);
 	return allowed;

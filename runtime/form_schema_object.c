@@ -283,6 +283,12 @@ static int extras_make(struct maker *m, const struct plan *p, struct extra *list
 	*count = 0;
 	if (!open_object(p) && !p->keys)
 		return 0;
+	if (p->count == 0 && !p->names.at && !p->keys) { /* any key at all: a string like others */
+		const struct node key = {.kind = NODE_STRING, .high = m->f->string_max};
+		TRY(form_add_node(m, key, &list[0].key));
+		*count = 1;
+		return form_schema(m, p->additional.at ? p->additional : any, &list[0].value);
+	}
 	code = other_keys(m, p, &left);
 	if (code == 0 && p->names.at)
 		code = narrow_names(m, p->names, &left);

@@ -12,15 +12,14 @@ struct call_form {
 	const char *open, *middle, *close;
 };
 
-/* NULL: calls begin with a control token, which no form has. */
+/* Where a template's own calls begin with a control token they are forced in ChatML's form, which is
+   read everywhere. */
 static const struct call_form *call_form(const struct template *template)
 {
 	static const struct call_form tagged = {TEMPLATE_CALL_OPEN "\n{\"name\": \"", "\", \"arguments\": ",
 						"}\n" TEMPLATE_CALL_CLOSE};
 	static const struct call_form llama = {"{\"name\": \"", "\", \"parameters\": ", "}"};
 	const char *name = template_name(template);
-	if (strncmp(name, "mistral", 7) == 0)
-		return NULL;
 	return strncmp(name, "llama", 5) == 0 ? &llama : &tagged;
 }
 
@@ -123,8 +122,6 @@ int form_tools(struct maker *m, const struct template *template, const struct to
 {
 	uint32_t child[FORM_TOOLS_MAX];
 	const struct call_form *call = call_form(template);
-	if (!call)
-		return form_fail(m, -ERR_UNSUPPORTED, "the template's calls begin with a control token");
 	for (uint32_t i = 0; i < count; i++)
 		TRY(tool_node(m, call, tools[i].json, &child[i]));
 	TRY(names_differ(m, tools, count));

@@ -19,22 +19,24 @@
 #include "runtime/keep.h"
 
 enum {
-	CALL_VERSION = 1, SWEEP_MAX = 64, SWEEP_EVERY_US = 1000000,
+	CALL_VERSION = 2, SWEEP_MAX = 64, SWEEP_EVERY_US = 1000000,
 	KEYLESS_MS = 30000 /* an answer that no key names is kept so long, and its detach time */
 };
 enum {
 	FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32
 };
 
-/* Then, of a turn that runs: stop strings, biases. Of an answer: END's body, the third frame, token
-   ids, ends of text, log-probabilities, alternatives if there are any, marks of DATA, text. */
+/* Then, of a turn that runs: stop strings, biases, the source of its form. Of an answer: END's body,
+   the third frame, token ids, ends of text, log-probabilities, alternatives if there are any, marks of
+   DATA, text. */
 struct kept_call {
 	uint32_t version, principal, slot, flags;
-	uint8_t session[16], method, reserved[3];
-	uint32_t prompt, keep, output_max, credit_unused;
+	uint8_t session[16], method, form_kind, reserved[2];
+	uint32_t prompt, keep, output_max, form_bytes;
 	uint64_t detach_us, deadline_ms, window;
 	uint32_t max_tokens, top_k, logprobs, stop_count;
-	double temperature, top_p, min_p, typical, repetition, presence, frequency;
+	double temperature, top_p, min_p, typical, repetition, presence, frequency, dry, dry_base;
+	uint32_t dry_allowed, dry_last;
 	uint64_t seed;
 	uint32_t bias_count, sampled, seq_made, alternatives;
 	uint64_t end_length, blob_length, text_length;
@@ -215,6 +217,8 @@ static void row_fill(const struct daemon *d, uint32_t call, struct kept_call *ro
 	row->principal = c->principal;
 	row->slot = call;
 	row->method = c->method;
+	row->form_kind = c->own_kind;
+	row->form_bytes = c->own_bytes;
 	row->flags = (c->keyed ? FLAG_KEYED : 0) | (c->tools ? FLAG_TOOLS : 0) | (c->forced ? FLAG_FORCED : 0) |
 		     (s->ignore_end ? FLAG_IGNORE_END : 0) | (c->kept ? FLAG_TURN : 0);
 	if (c->session != NONE)
@@ -238,6 +242,10 @@ static void row_fill(const struct daemon *d, uint32_t call, struct kept_call *ro
 	row->repetition = s->repetition;
 	row->presence = s->presence;
 	row->frequency = s->frequency;
+	row->dry = s->dry;
+	row->dry_base = s->dry_base;
+	row->dry_allowed = s->dry_allowed;
+	row->dry_last = s->dry_last;
 	row->seed = s->seed;
 	row->bias_count = s->bias_count;
 	for (uint32_t i = 0; i < s->stop_count; i++)
@@ -268,6 +276,7 @@ void keep_call_begin(struct daemon *d, uint32_t call)
 	for (uint32_t i = 0; i < c->sampling.stop_count; i++)
 		put(&p, c->sampling.stop[i].at, c->sampling.stop[i].length);
 	put(&p, c->sampling.bias, c->sampling.bias_count * sizeof c->sampling.bias[0]);
+	put(&p, c->own_source, c->own_bytes);
 	call_put(d, call, &p);
 	keep_session(d, c->session);
 }
@@ -429,6 +438,10 @@ static int sampling_fill(struct call *c, const struct kept_call *row, struct tak
 	s->repetition = row->repetition;
 	s->presence = row->presence;
 	s->frequency = row->frequency;
+	s->dry = row->dry;
+	s->dry_base = row->dry_base;
+	s->dry_allowed = row->dry_allowed;
+	s->dry_last = row->dry_last;
 	s->seed = row->seed;
 	s->logprobs = row->logprobs;
 	s->ignore_end = row->flags & FLAG_IGNORE_END;
@@ -448,6 +461,15 @@ static int sampling_fill(struct call *c, const struct kept_call *row, struct tak
 	return t->bad ? -ERR_INTEGRITY : 0;
 }
 
+static int form_fill(struct daemon *d, struct call *c, const struct kept_call *row, struct take *t)
+{
+	if (row->form_kind == OWN_NONE)
+		return 0;
+	if (row->form_bytes > t->left)
+		return -ERR_INTEGRITY;
+	return turn_form_restore(d, c, row->form_kind, t->at, row->form_bytes);
+}
+
 int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *op)
 {
 	struct session *s = &d->sessions[session];
@@ -462,7 +484,7 @@ int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *
 	struct call *c = &d->calls[row.slot];
 	struct take t = {d->scratch + sizeof row, bytes - sizeof row, false};
 	slot_begin(d, row.slot, &row, op);
-	const int bad = sampling_fill(c, &row, &t);
+	const int bad = sampling_fill(c, &row, &t) || form_fill(d, c, &row, &t);
 	c->session = session;
 	c->prompt = row.prompt;
 	c->keep = row.keep;
@@ -479,7 +501,7 @@ int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *
 	}
 	s->known = s->mark[s->mark_count - 1].start;
 	marks_restore(d, row.slot);
-	if (bad || d->restore_other || (c->forced && !s->form))
+	if (bad || d->restore_other || (c->forced && !c->own && !s->form))
 		turn_restart_fail(d, row.slot);
 	else
 		turn_restart(d, row.slot);

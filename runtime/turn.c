@@ -187,10 +187,10 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	c->prompt = s->history;
 	c->keep = add->keep;
 	c->output_max = output_max;
-	c->tools = s->tools && a->tool_choice != TOOL_NONE;
-	c->forced = a->tool_choice == TOOL_REQUIRED;
+	c->tools = s->tools && a->tool_choice != TOOL_NONE && !c->own;
+	c->forced = a->tool_choice == TOOL_REQUIRED || c->own;
 	if (c->forced)
-		form_start(s->form->form, &c->form);
+		form_start(turn_form(d, c), &c->form);
 	sampling_take(c, &a->sampling);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	/* A head that was never computed is the scheduler's with this turn. */
@@ -219,7 +219,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
-		form_start(s->form->form, &c->form);
+		form_start(turn_form(d, c), &c->form);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	const struct event e = {
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
@@ -238,6 +238,23 @@ void turn_restart_fail(struct daemon *d, uint32_t call)
 	c->sampling.stop_count = c->sampling.bias_count = 0;
 	call_fail(d, call, ERR_RESTARTED);
 	keep_session(d, c->session);
+}
+
+/* The turn's own form, if it asks for one; false: the call has failed, and its END says why. */
+static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a)
+{
+	struct call *c = &d->calls[call];
+	const char *reason = NULL;
+	const int code = turn_form_take(d, c, a, &reason);
+	if (code == 0)
+		return true;
+	turn_form_drop(c);
+	const struct wire_err err = {
+		.code = code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, .retry = "no", .after_ms = WIRE_NONE,
+		.used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE,
+		.why = {reason, reason ? strlen(reason) : 0}};
+	call_fail_numbers(d, call, &err);
+	return false;
 }
 
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
@@ -285,6 +302,8 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		call_cancel(d, s->call, END_SUPERSEDED);
 		return;
 	}
+	if (!form_take(d, call, a))
+		return;
 	code = addition_make(d, s, m, blob, blob_length, &add);
 	if (code == -ERR_TOO_BIG)
 		context_full(d, call, s->history, d->limits.context_tokens + 1);
@@ -356,22 +375,14 @@ void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 	sample->frequency = (float)s->frequency;
 	sample->seed = s->seed;
 	sample->top_count = s->logprobs > 1 ? s->logprobs - 1 : 0;
-	if (s->bias_count) {
-		uint32_t *at = batch_extra(b, s->bias_count * 2, &sample->bias_at);
-		sample->bias_count = s->bias_count;
-		for (uint32_t i = 0; i < s->bias_count; i++) {
-			const float add = (float)s->bias[i].add;
-			at[i * 2] = s->bias[i].token;
-			memcpy(&at[i * 2 + 1], &add, sizeof add);
-		}
-	}
+	turn_bias(d, call, b, sample);
 	if (s->repetition != 1 || s->presence != 0 || s->frequency != 0)
 		turn_counts(d, call, b, sample);
 	if (c->forced) {
 		const uint32_t words = (d->model->arch.vocab + 31) / 32;
 		uint32_t *bits = batch_extra(b, words, &sample->mask_at);
 		memset(bits, 0, words * sizeof *bits);
-		form_mask(d->sessions[c->session].form->form, &c->form, bits);
+		form_mask(turn_form(d, c), &c->form, bits);
 	}
 }
 
@@ -524,5 +535,6 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		keep_session(d, c->session);
 	if (end.durable)
 		c->hold_mark = store_mark(d->store) + 1;
+	turn_form_drop(c);
 	call_end(d, call, &end);
 }

@@ -74,7 +74,7 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 	/* The mark of a call may be a control token: then its text counts. */
 	const size_t length = tokenizer_bytes(d->tokenizer, token, c->tools && token == d->call_mark, &bytes);
 	if (c->forced && !over)
-		CHECK(form_advance(d->sessions[c->session].form->form, &c->form, bytes, length));
+		CHECK(form_advance(turn_form(d, c), &c->form, bytes, length));
 	c->text_length += utf8_stream_push(&c->utf8, bytes, length, true, over, c->text + c->text_length);
 	over |= visible_move(d, c, before);
 	c->text_end[n] = (uint32_t)c->text_length;

@@ -73,11 +73,15 @@ static size_t walk(struct form *form, char *text)
 		const char *bytes;
 		const uint32_t count = form_mask(form, &s, bits);
 		const uint32_t id = pick(count, length > LIVELY_BYTES || draw(8) == 0);
-		if (tokenizer_is_end(tokenizer, id))
-			return form_complete(form, &s) ? length : SIZE_MAX;
+		if (tokenizer_is_end(tokenizer, id)) {
+			CHECK(form_complete(form, &s));
+			return length;
+		}
 		const size_t n = tokenizer_bytes(tokenizer, id, false, &bytes);
-		if (length + n > TEXT_MAX || !form_advance(form, &s, bytes, n))
+		if (length + n > TEXT_MAX)
 			return SIZE_MAX;
+		/* What a mask allows is of the form. */
+		CHECK(form_advance(form, &s, bytes, n));
 		memcpy(text + length, bytes, n);
 		length += n;
 	}

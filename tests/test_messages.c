@@ -218,7 +218,7 @@ static void end_fields(void)
 	wire_end_init(&m);
 	m = (struct wire_end){
 		.status = STR("tool_wait"),
-		.err = {404, "later", 1, 2, 3, 4},
+		.err = {404, "later", 1, 2, 3, 4, {0}},
 		.usage = {true, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, STR("new")},
 		.turn = 5, .epoch = 6, .has_sess = true, .sess = ID_A,
 		.call_count = 1, .calls = {{STR("c1"), STR("f"), STR("{}")}},
@@ -294,7 +294,8 @@ static void turn_fields(void)
 	a->tool_choice = TOOL_REQUIRED, a->supersede = true;
 	a->sampling = (struct wire_sampling){.max_tokens = 6, .temperature = 0.5, .top_p = 0.25,
 		.min_p = 0.125, .typical = 0.75, .top_k = 7, .repetition = 1.5, .presence = -1.5,
-		.frequency = 2.5, .seed = UINT64_MAX, .logprobs = 8, .stop_count = 1,
+		.frequency = 2.5, .dry = 0.5, .dry_base = 1.5, .dry_allowed = 3, .dry_last = 4,
+		.seed = UINT64_MAX, .logprobs = 8, .stop_count = 1,
 		.stop = {STR("s")}, .bias_count = 1, .bias = {{9, -2.5}}, .ignore_end = true};
 	ROUND(call, m, "{'m': 'session.turn', 'idem': " HEX_A ", 'sess': " HEX_A ", 'epoch': 1, "
 		"'turn': 2, 'deadline_ms': 3, 'window': 4, 'detach_ms': 5, 'a': {'messages': ["
@@ -302,7 +303,8 @@ static void turn_fields(void)
 		"{'id': 'c', 'name': 'f', 'arguments': '{}'}], 'tool_call_id': 't'}], "
 		"'tool_choice': 'required', 'supersede': true, 'max_tokens': 6, 'temperature': 0.5, "
 		"'top_p': 0.25, 'min_p': 0.125, 'typical': 0.75, 'top_k': 7, 'repetition': 1.5, "
-		"'presence': -1.5, 'frequency': 2.5, 'seed': 18446744073709551615, 'logprobs': 8, "
+		"'presence': -1.5, 'frequency': 2.5, 'dry': 0.5, 'dry_base': 1.5, 'dry_allowed': 3, "
+		"'dry_last': 4, 'seed': 18446744073709551615, 'logprobs': 8, "
 		"'stop': ['s'], 'bias': [[9, -2.5]], 'ignore_end': true}}");
 	EXPECT(out.method == METHOD_SESSION_TURN && out.has_idem && out.has_sess);
 	EXPECT(is_a(out.idem) && is_a(out.sess) && out.epoch == 1 && out.turn == 2);
@@ -314,10 +316,40 @@ static void turn_fields(void)
 	const struct wire_sampling *s = &out.a.sampling;
 	EXPECT(out.a.tool_choice == TOOL_REQUIRED && out.a.supersede && s->max_tokens == 6);
 	EXPECT(memcmp(&s->temperature, &a->sampling.temperature, 4 * sizeof(double)) == 0);
-	EXPECT(memcmp(&s->repetition, &a->sampling.repetition, 3 * sizeof(double)) == 0);
+	EXPECT(memcmp(&s->repetition, &a->sampling.repetition, 5 * sizeof(double)) == 0);
+	EXPECT(s->dry_allowed == 3 && s->dry_last == 4);
 	EXPECT(s->seed == UINT64_MAX && s->logprobs == 8 && s->top_k == 7 && s->ignore_end);
 	EXPECT(s->stop_count == 1 && is(s->stop[0], "s") && s->bias_count == 1);
 	EXPECT(s->bias[0].token == 9 && memcmp(&s->bias[0].add, &(double){-2.5}, 8) == 0);
+}
+
+/* Each form by itself is taken, two are not. */
+static void turn_forms(void)
+{
+	static struct wire_call m, out;
+	struct wire_writer w;
+	for (unsigned forms = 0; forms < 16; forms++) {
+		wire_call_init(&m, METHOD_SESSION_CONTINUE);
+		m.has_sess = true;
+		m.sess = (struct wire_id)ID_A;
+		m.a.message_count = 1;
+		m.a.messages[0] = (struct wire_message){WIRE_TOOL, STR("x"), 0, 0, STR("t"), {0}};
+		m.a.schema = forms & 1 ? (struct wire_str)STR("{}") : (struct wire_str){0};
+		m.a.regex = forms & 2 ? (struct wire_str)STR("") : (struct wire_str){0};
+		m.a.choice_count = forms & 4 ? 2 : 0;
+		m.a.choices[0] = (struct wire_str)STR("a");
+		m.a.choices[1] = (struct wire_str)STR("bc");
+		m.a.tool_choice = forms & 8 ? TOOL_REQUIRED : TOOL_AUTO;
+		wire_writer_init(&w, body, sizeof body);
+		EXPECT_EQ(wire_write_call(&w, &m), 0);
+		EXPECT_EQ(wire_read_call(body, w.length, NULL, &out), forms & (forms - 1) ? -ERR_BAD_ARG : 0);
+		if (forms == 1)
+			EXPECT(is(out.a.schema, "{}") && !out.a.regex.at && out.a.choice_count == 0);
+		if (forms == 2)
+			EXPECT(out.a.regex.at && out.a.regex.length == 0 && !out.a.schema.at);
+		if (forms == 4)
+			EXPECT(out.a.choice_count == 2 && is(out.a.choices[1], "bc"));
+	}
 }
 
 /* --- Many. --- */
@@ -407,6 +439,7 @@ int main(void)
 	TAP_RUN(note_fields, "NOTE field by field");
 	TAP_RUN(other_fields, "GOAWAY, REJECT, BYE");
 	TAP_RUN(turn_fields, "a CALL of session.turn field by field");
+	TAP_RUN(turn_forms, "each form of an answer, and only one");
 	TAP_RUN(rounds, "6,000 random messages come back byte for byte");
 	TAP_RUN(cuts, "messages cut at every byte, and a byte too long");
 	TAP_RUN(mutants, "60,000 mutants: accepted only if MessagePack-c agrees");

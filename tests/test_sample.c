@@ -4,6 +4,7 @@
  * always or never.
  */
 #include <math.h>
+#include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -345,6 +346,109 @@ static void bias_penalties_mask(void)
 }
 
 /* The same seed and position give the same token, whatever stands beside. */
+/* All steps at once, plainly: logits, what is added, what was counted, what is allowed; then weights in
+   double precision, cut in the order of struct ops_sample. */
+static void plain_model(const struct ops_sample *s, const double *added, const uint32_t *times,
+			const bool *allowed, double *p)
+{
+	double w[VOCAB], sum = 0, largest = -INFINITY;
+	for (int i = 0; i < VOCAB; i++) {
+		w[i] = (double)logits[i] + added[i];
+		if (times[i]) {
+			w[i] = w[i] > 0 ? w[i] / (double)s->repetition : w[i] * (double)s->repetition;
+			w[i] -= times[i] * (double)s->frequency + (double)s->presence;
+		}
+		if (!allowed[i])
+			w[i] = -INFINITY;
+		largest = fmax(largest, w[i]);
+	}
+	for (int i = 0; i < VOCAB; i++)
+		p[i] = exp((w[i] - largest) / (double)s->temperature);
+	if (s->top_k) {
+		double all[VOCAB];
+		memcpy(all, p, sizeof all);
+		for (int i = 0; i < VOCAB; i++)
+			if (rank_of(all, i) >= (int)s->top_k)
+				p[i] = 0;
+	}
+	if (s->typical < 1) {
+		double key[VOCAB], entropy = 0, kept[VOCAB], reached = 0;
+		for (int i = 0; i < VOCAB; i++)
+			sum += p[i];
+		for (int i = 0; i < VOCAB; i++)
+			entropy -= p[i] > 0 ? p[i] / sum * log(p[i] / sum) : 0;
+		for (int i = 0; i < VOCAB; i++) /* the nearest is the largest */
+			key[i] = p[i] > 0 ? 1000 - fabs(-log(p[i] / sum) - entropy) : -1;
+		memset(kept, 0, sizeof kept);
+		for (int rank = 0; rank < VOCAB && (rank == 0 || reached < (double)s->typical * sum); rank++)
+			for (int i = 0; i < VOCAB; i++)
+				if (rank_of(key, i) == rank && key[i] >= 0)
+					reached += kept[i] = p[i];
+		memcpy(p, kept, sizeof kept);
+	}
+	if (s->top_p < 1) {
+		double out[VOCAB];
+		nucleus(p, (double)s->top_p, out);
+		memcpy(p, out, sizeof out);
+	}
+	largest = 0;
+	for (int i = 0; i < VOCAB; i++)
+		largest = fmax(largest, p[i]);
+	for (int i = 0; i < VOCAB; i++)
+		if (p[i] < (double)s->min_p * largest)
+			p[i] = 0;
+}
+
+static uint64_t dice_seed;
+
+static uint32_t dice(uint32_t below)
+{
+	dice_seed = dice_seed * 6364136223846793005u + 1442695040888963407u;
+	return (uint32_t)(dice_seed >> 33) % below;
+}
+
+/* Parameters of all kinds together, each on or off. */
+static void everything_at_once(void)
+{
+	enum { PLACES = 40, EXTRA = 4 * PLACES + 4 };
+	for (uint32_t round = 0; round < 24; round++) {
+		struct ops_sample s = plain();
+		uint32_t extra[EXTRA] = {0}, times[VOCAB] = {0}, came[VOCAB];
+		double added[VOCAB] = {0}, p[VOCAB];
+		bool allowed[VOCAB];
+		dice_seed = round + 1;
+		logits_make(100 + round);
+		s.temperature = 0.5f + (float)dice(20) / 10;
+		s.top_k = dice(2) ? 5 + dice(60) : 0;
+		s.typical = dice(2) ? 0.3f + (float)dice(60) / 100 : 1;
+		s.top_p = dice(2) ? 0.5f + (float)dice(45) / 100 : 1;
+		s.min_p = dice(2) ? (float)dice(20) / 100 : 0;
+		s.repetition = 1 + (float)dice(10) / 10;
+		s.presence = (float)dice(20) / 10 - 1;
+		s.frequency = (float)dice(10) / 10 - 0.5f;
+		for (uint32_t i = 0; i < PLACES; i++) {
+			const uint32_t token = 2 * i + dice(2);
+			const float add = (float)dice(60) / 10 - 3;
+			extra[2 * i] = extra[2 * PLACES + 2 * i] = token;
+			memcpy(&extra[2 * i + 1], &add, sizeof add);
+			extra[2 * PLACES + 2 * i + 1] = times[token] = dice(5);
+			added[token] = (double)add;
+		}
+		s.bias_at = 1;
+		s.bias_count = PLACES;
+		s.counts_at = 1 + 8 * PLACES;
+		s.count_count = PLACES;
+		s.mask_at = 1 + 16 * PLACES;
+		for (uint32_t i = 0; i < VOCAB; i++) {
+			allowed[i] = i == 7 || dice(4) > 0;
+			extra[4 * PLACES + i / 32] |= (uint32_t)allowed[i] << i % 32;
+		}
+		count_draws(s, extra, EXTRA, came);
+		plain_model(&s, added, times, allowed, p);
+		judge(came, p, "everything at once");
+	}
+}
+
 static void draws_repeat(void)
 {
 	static struct ops_sampled many[AT_ONCE], one;
@@ -381,6 +485,7 @@ int main(void)
 	TAP_RUN(top_p_and_min_p, "top_p and min_p");
 	TAP_RUN(typical, "typical");
 	TAP_RUN(bias_penalties_mask, "bias, penalties and mask, and nothing allowed");
+	TAP_RUN(everything_at_once, "all parameters together, against a plain model in double precision");
 	TAP_RUN(draws_repeat, "a draw depends on seed and position alone");
 	fixture_close(&f);
 	return tap_done();

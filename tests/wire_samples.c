@@ -119,6 +119,10 @@ static void make_sampling(struct dice *d, struct wire_sampling *s)
 	s->repetition = real(d, 0.01, 100);
 	s->presence = real(d, -100, 100);
 	s->frequency = real(d, -100, 100);
+	s->dry = real(d, 0, 100);
+	s->dry_base = real(d, 1, 100);
+	s->dry_allowed = 1 + (uint32_t)dice_roll(d, WIRE_DRY_ALLOWED_MAX);
+	s->dry_last = 1 + (uint32_t)dice_roll(d, WIRE_DRY_LAST_MAX);
 	s->seed = dice_roll(d, 0);
 	s->logprobs = (uint32_t)dice_roll(d, WIRE_LOGPROBS_MAX + 1);
 	s->stop_count = (uint32_t)dice_roll(d, WIRE_STOPS_MAX + 1);
@@ -130,6 +134,20 @@ static void make_sampling(struct dice *d, struct wire_sampling *s)
 		s->bias[i].add = real(d, -1000, 1000);
 	}
 	s->ignore_end = dice_roll(d, 2);
+}
+
+/* One form at most, and none with a call that is required. */
+static void make_form(struct dice *d, struct wire_args *a)
+{
+	const uint64_t which = a->tool_choice == TOOL_REQUIRED ? 0 : dice_roll(d, 6);
+	if (which == 1)
+		a->schema = text(d, 1, 300);
+	else if (which == 2)
+		a->regex = text(d, 0, 300);
+	else if (which == 3)
+		a->choice_count = 1 + (uint32_t)dice_roll(d, 6);
+	for (uint32_t i = 0; i < a->choice_count; i++)
+		a->choices[i] = text(d, 1, 50);
 }
 
 static void make_args(struct dice *d, struct wire_call *m)
@@ -148,6 +166,7 @@ static void make_args(struct dice *d, struct wire_call *m)
 		a->tool_choice = (uint8_t)dice_roll(d, 3);
 		a->supersede = dice_roll(d, 2);
 		make_sampling(d, &a->sampling);
+		make_form(d, a);
 		break;
 	case METHOD_SESSION_OPEN:
 		a->system = text(d, 0, 300);

@@ -84,6 +84,7 @@ def read_error(body: Any) -> Error:
         return make_error(103, "an error with a code that is none")
     numbers = {key: body[key] for key in ("after_ms", "used", "asked", "limit")
                if isinstance(body.get(key), int)}
+    text, why = text if isinstance(text, str) else "", body.get("why")
     return _CLASSES[code // 100](
-        code, text if isinstance(text, str) else "",
+        code, f"{text}: {why}" if isinstance(why, str) and why else text,
         retry if retry in ("no", "same", "later", "resume") else "no", numbers)
