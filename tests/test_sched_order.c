@@ -59,7 +59,8 @@ static void machine_loaded(struct rig *r, uint64_t us)
 }
 
 /* A cold turn does not drive out a session that is expected back, while the machine has no time to
-   spare; when it has waited long enough it does. The wait tells what is short, and the deadline when it is due. */
+   spare; when it has waited long enough it does. The wait tells what is short, and the deadline when it
+   is due. */
 static void cold_turns_wait_for_those_expected(void)
 {
 	struct rig r;
