@@ -180,6 +180,8 @@ struct lines {
 
 static int line_append(struct trace_reader *r, struct lines *l, size_t count)
 {
+	if (count == 0)
+		return 0; /* an empty line; there may be no buffer yet */
 	if (l->length + count > TRACE_LINE_MAX)
 		return trace_refuse(r, "", "longer than %d bytes", TRACE_LINE_MAX);
 	if (l->length + count > l->room) {

@@ -64,27 +64,24 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 }
 
 /* A turn of which most must be computed waits while it would drive out sessions that are expected
-   back before it would be due anyway: they would only come to wait in its place. But the machine does
-   not stand idle for that: where no prompt is being computed, it may. */
-static void admit_gate(const struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
+   back before it would be due anyway: they would only come to wait in its place. But a machine that
+   has time to spare may as well compute again. */
+static void admit_gate(struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
 {
 	const struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
 	if (!answer->admitted || s->limits.policy != POLICY_COST)
 		return;
-	for (uint32_t at = s->running.first, idle = 1;; at = turn_at(s, at)->link.next) {
-		if (at == SCHED_NONE && idle)
-			return;
-		if (at == SCHED_NONE || turn_at(s, at)->sampled == 0)
-			break;
-	}
+	if (!order_loaded(s))
+		return;
 	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
 	uint32_t now = claim_quantum(s, t->prompt, have, claim);
 	uint64_t taken = units_taken_back(s, t->session) + retain_expected_units(s);
 	answer->short_units = claim_missing(s, claim, now, taken);
 	answer->admitted = answer->short_units == 0;
 	answer->passed = 0;
-	answer->blocker = turn_at(s, s->running.first)->session;
+	s->gated = s->gated || !answer->admitted;
+	answer->blocker = s->running.first != SCHED_NONE ? turn_at(s, s->running.first)->session : SCHED_NONE;
 }
 
 /* When the turn may run, by what the running ones may still need at most, the oldest first. */
@@ -213,6 +210,7 @@ void admit_waiting(struct step *p)
 {
 	struct sched *s = p->s;
 	uint32_t place = 1, before = SCHED_NONE;
+	s->gated = 0;
 	if (s->queue.count == 0)
 		return;
 	refuse_too_large(p);

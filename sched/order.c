@@ -16,7 +16,14 @@
  */
 #include "sched/state.h"
 
-enum { FORCED_PARTS = 16, AGE_PART = 4 };
+enum {
+	FORCED_PARTS = 4,
+	AGE_PART = 4,
+	LOAD_ALL = 1024,
+	LOAD_HIGH = 512,        /* from here on the machine has no time to spare */
+	LOAD_WINDOW_US = 8000000,
+	LOAD_WINDOWS = 8        /* over so many the load is smoothed */
+};
 
 static uint64_t work_least(const struct sched *s)
 {
@@ -97,6 +104,29 @@ static uint64_t step_wanted_us(const struct sched *s, uint32_t decode_rows)
 	return decode_rows ? s->decode_us + s->decode_us * 3 / 4 : 0;
 }
 
+/* Counts windows that are over into the load. */
+static void load_pass(struct sched *s)
+{
+	uint64_t windows = (s->now_us - s->load_from_us) / LOAD_WINDOW_US;
+	s->load_from_us += windows * LOAD_WINDOW_US;
+	for (uint32_t i = 0; i < 8 * LOAD_WINDOWS && windows > 0; i++, windows--) {
+		/* A batch longer than a window fills the following ones, too. */
+		uint64_t busy = s->load_busy_us < LOAD_WINDOW_US ? s->load_busy_us : LOAD_WINDOW_US;
+		s->load_busy_us -= busy;
+		s->load += (uint32_t)(busy * LOAD_ALL / LOAD_WINDOW_US);
+		s->load -= s->load / LOAD_WINDOWS;
+	}
+	if (windows > 0)
+		s->load = 0;
+}
+
+/* Of late, the machine computed nearly all the time. */
+int order_loaded(struct sched *s)
+{
+	load_pass(s);
+	return s->load >= LOAD_HIGH * LOAD_WINDOWS;
+}
+
 /* What the batch that is done took, and what follows for the next. */
 void order_measure(struct sched *s, uint64_t measured_us)
 {
@@ -107,6 +137,8 @@ void order_measure(struct sched *s, uint64_t measured_us)
 		return; /* not measured */
 	if (measured_us > UINT32_MAX)
 		measured_us = UINT32_MAX;
+	load_pass(s);
+	s->load_busy_us += measured_us;
 	if (s->prefill_planned == 0) {
 		s->decode_us = s->decode_us ? (7 * s->decode_us + measured_us) / 8 : measured_us;
 		return;
@@ -169,11 +201,14 @@ int order_due(const struct sched *s, uint32_t turn)
 	return s->limits.wait_us_max == 0 || turn_due_us(s, turn_at(s, turn)) <= s->now_us;
 }
 
-/* When the first in the queue will be due, if it is not. */
+/* When the first in the queue will be due, if it is not; or when the load is next looked at, if a turn
+   waits for that and no batch will bring a step. */
 uint64_t order_due_us(const struct sched *s)
 {
 	if (s->queue.count == 0 || s->limits.wait_us_max == 0 || s->draining)
 		return UINT64_MAX;
 	uint64_t due = turn_due_us(s, turn_at(s, s->queue.first));
+	if (s->gated && s->batch == 0 && s->load_from_us + LOAD_WINDOW_US < due)
+		due = s->load_from_us + LOAD_WINDOW_US;
 	return due > s->now_us ? due : UINT64_MAX;
 }

@@ -163,7 +163,10 @@ struct sched {
 	uint64_t prefill_ns_token, decode_ns_row;
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
+	uint64_t load_from_us, load_busy_us; /* since when, and how long the machine computed since */
 	uint64_t work_least;  /* the virtual time: of the active principal served least */
+	uint32_t gated;       /* a turn waits for the machine to have time to spare */
+	uint32_t load;        /* the share of its time that the machine computed of late: see order.c */
 	uint32_t prefill_rows, prefill_planned; /* what a step may prefill at most; what the last one did */
 	uint64_t at_page[SCHED_GROUP_MAX], at_session, at_turn, at_principal, at_chunk, at_heap, at_flight;
 	uint64_t at_class;
@@ -335,6 +338,7 @@ void order_work(struct sched *s, uint32_t principal, uint32_t rows);
 uint32_t order_prefill(const struct sched *s, uint64_t passed);
 void order_measure(struct sched *s, uint64_t measured_us);
 uint32_t order_prefill_rows(struct sched *s, uint32_t decode_rows);
+int order_loaded(struct sched *s);
 int order_warm(const struct sched *s, uint32_t turn);
 int order_due(const struct sched *s, uint32_t turn);
 uint64_t order_due_us(const struct sched *s);

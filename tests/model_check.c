@@ -59,7 +59,7 @@ int model_fits_beside(const struct model *m, const struct model_turn *t)
 int model_due(const struct model *m, const struct model_turn *t)
 {
 	uint64_t wait = m->limits.wait_us_max, now = m->event.now_us;
-	return wait == 0 || (t->arrived_us + wait <= now && m->forced_us + wait / 16 <= now);
+	return wait == 0 || (t->arrived_us + wait <= now && m->forced_us + wait / 4 <= now);
 }
 
 /* Nobody passes a turn that arrived earlier, is its session's, fits beside the grants, and is due: of

@@ -110,6 +110,15 @@ def policies(name, memory):
     assert clairvoyant < lru, order  # at this memory there is something to lose
 
 
+def host():
+    base = ["--trace", DATA / "trace-swebench.jsonl", "--format", "swebench", "--arrivals", "240/h", "--memory", "8G"]
+    without, with_host = figures(*base), figures(*base, "--host", "32G")
+    assert without["tokens_reloaded"] == 0 and with_host["tokens_reloaded"] > 0, with_host
+    assert with_host["tokens_recomputed"] * 10 <= without["tokens_recomputed"], (without, with_host)
+    assert with_host["ttft_ms"]["tool"]["p99"] * 5 <= without["ttft_ms"]["tool"]["p99"], (without, with_host)
+    assert with_host["host_busy_s"] > 0 and sum(with_host["byte_seconds"]["host"].values()) > 0, with_host
+
+
 def repeats():
     for loop in ("open", "closed"):
         one = run("--trace", DATA / "trace-weka.jsonl", "--format", "weka", "--memory", "1G", "--json", "--loop", loop)
@@ -173,6 +182,7 @@ tap.run("what a step takes", machine)
 tap.run("every policy on a coding trace", policies, "weka", 600 * 10**6)
 tap.run("every policy on an agent's trace", policies, "swebench", 100 * 10**6)
 tap.run("every policy on a chat trace", policies, "mooncake", 200 * 10**6)
+tap.run("host memory: reloaded, not computed again", host)
 tap.run("the same run twice is the same", repeats)
 tap.run("the least memory", searches)
 tap.run("the table and the picture", pictures)
