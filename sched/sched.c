@@ -141,6 +141,8 @@ static void on_dead(struct step *p)
 static void on_durable(struct step *p)
 {
 	CHECK(p->event->as.durable.step < p->s->step);
+	if (p->event->as.durable.step > p->s->durable)
+		p->s->durable = p->event->as.durable.step;
 	pages_durable(p->s, p->event->as.durable.step);
 }
 

@@ -161,6 +161,7 @@ struct sched {
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes;
 	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
 	uint64_t work_least;  /* the virtual time: of the active principal served least */

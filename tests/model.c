@@ -263,6 +263,21 @@ static void page_freed(struct model *m, uint32_t id, struct model_page *page)
 	page->lost = 0;
 }
 
+/* The copy is done that the page waited for: free when the record of its release is on disk, and not
+   before those that were released earlier. */
+static void page_arrived(struct model *m, uint32_t g, uint32_t id)
+{
+	struct model_page *page = &m->page[g][id];
+	page->state = PAGE_FREE;
+	page->lost = 0;
+	if (id >= SIM_PAGES || !m->limits.hold_until_durable || page->doom_step <= m->durable)
+		return;
+	for (uint32_t i = 0; i < SIM_PAGES; i++)
+		if (m->page[g][i].state == PAGE_DOOMED && m->page[g][i].doom_step > page->doom_step)
+			page->doom_step = m->page[g][i].doom_step;
+	page->state = PAGE_DOOMED;
+}
+
 static void event_copy(struct model *m, const struct event *e)
 {
 	struct model_copy *copy = m->copy;
@@ -271,9 +286,9 @@ static void event_copy(struct model *m, const struct event *e)
 	struct model_page *from = &m->page[copy->group][copy->from], *to = &m->page[copy->group][copy->to];
 	if (from->state != PAGE_MOVING)
 		model_fail(m, "the source of a copy was used before it was done");
-	page_freed(m, copy->from, from);
+	page_arrived(m, copy->group, copy->from);
 	if (to->state == PAGE_MOVING) {
-		page_freed(m, copy->to, to);
+		page_arrived(m, copy->group, copy->to);
 	} else {
 		to->copying = 0;
 		to->lost |= e->as.copy.err != 0;
@@ -323,6 +338,8 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 		event_batch(m, results);
 		break;
 	case EVENT_DURABLE:
+		if (e->as.durable.step > m->durable)
+			m->durable = e->as.durable.step;
 		for (uint32_t g = 0; g < m->limits.group_count; g++)
 			for (uint32_t i = 0; i < SIM_PAGES; i++)
 				if (m->page[g][i].state == PAGE_DOOMED &&
@@ -531,6 +548,7 @@ static void effect_copy(struct model *m, const struct effect *f)
 	target->copying = 1;
 	target->lost = source->lost;
 	source->state = PAGE_MOVING;
+	source->doom_step = m->step;
 	m->copies++;
 }
 
