@@ -159,6 +159,10 @@ static void turn_load(struct step *p, uint32_t turn)
 		wanted--;
 	}
 	t->loading = (uint32_t)load_needed(s, t->session);
+	t->arriving = 0;
+	for (at = cursor_at(s, t->session, x->units - x->sole); at.unit < x->units; cursor_next(s, &at))
+		for (uint32_t g = 0; g < s->limits.group_count; g++)
+			t->arriving += page_at(s, g, cursor_page(s, &at, g))->moving;
 }
 
 void load_issue(struct step *p)
@@ -166,7 +170,9 @@ void load_issue(struct step *p)
 	struct sched *s = p->s;
 	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
 		next = turn_at(s, turn)->link.next;
-		if (turn_at(s, turn)->loading)
+		/* A table is walked when there is something to see, not for each copy of a long context. */
+		const struct turn *t = turn_at(s, turn);
+		if (t->loading && (t->missing || t->arriving == 0 || p->look))
 			turn_load(p, turn);
 	}
 }

@@ -523,6 +523,11 @@ void on_copy_done(struct step *p)
 	page->moving = 0;
 	if (p->event->as.copy.err)
 		page->bad = PAGE_LOST;
+	p->look = page->bad || page->owners > 1;
+	if (page->owners == 1 && session_at(s, page->owner_xor)->state == SESSION_RUNNING) {
+		struct turn *t = turn_at(s, session_at(s, page->owner_xor)->turn);
+		t->arriving -= t->arriving > 0;
+	}
 	ledger_move(s, account_of[page->place], COLUMN_MOVING, column_of(s, page),
 		    s->limits.group[group].page_bytes);
 	if (page->owners == 1)

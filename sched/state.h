@@ -112,6 +112,7 @@ struct turn {
 	uint32_t promised; /* of those, the ones that are its to have at any time */
 	uint32_t missing;  /* units in the table of its session that are not on the device */
 	uint32_t loading;  /* 1: there are some, or their copies are in flight */
+	uint32_t arriving; /* copies in flight of pages that it owns alone, when last looked */
 	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
@@ -192,6 +193,7 @@ struct step {
 	struct effects *out;
 	const struct event *event;
 	const struct batch_result *results;
+	uint32_t look; /* 1: a copy failed or was of a shared page: turns that load look at their tables */
 	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
 

@@ -116,16 +116,15 @@ int model_on_the_way(const struct model *m, const struct model_session *x)
 /* The session gives up what a failed copy lost; returns how many tokens. */
 static uint32_t mend(struct model *m, struct model_session *x)
 {
-	uint32_t lost = x->unit_count[0], before = x->resident, page_tokens = m->limits.page_tokens;
+	uint32_t lost = x->unit_count[0], before = x->resident, tokens = m->limits.page_tokens;
 	for (uint32_t g = 0; g < m->limits.group_count; g++)
 		for (uint32_t u = 0; u < x->unit_count[g] && u < lost; u++)
 			if (m->page[g][x->unit[g][u]].lost)
 				lost = u;
 	if (lost == x->unit_count[0])
 		return 0;
-	if (x->resident > lost * page_tokens)
-		x->resident = lost * page_tokens;
-	table_cut(m, x, lost * page_tokens);
+	x->resident = x->resident > lost * tokens ? lost * tokens : x->resident;
+	table_cut(m, x, lost * tokens);
 	return before - x->resident;
 }
 
@@ -297,8 +296,8 @@ static void event_copy(struct model *m, const struct event *e)
 	}
 	copy->id = 0;
 	m->copies--;
-	for (uint32_t i = 0; i < MODEL_TURNS; i++)
-		if (m->turn[i].live && m->turn[i].running && to->lost)
+	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++)
+		if (m->turn[i].live && m->turn[i].running)
 			turn_mend(m, &m->turn[i]);
 }
 
