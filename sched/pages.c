@@ -524,7 +524,8 @@ void on_copy_done(struct step *p)
 	if (p->event->as.copy.err)
 		page->bad = PAGE_LOST;
 	p->look = page->bad || page->owners > 1;
-	if (page->owners == 1 && session_at(s, page->owner_xor)->state == SESSION_RUNNING) {
+	if (page->owners == 1 && page->place == PLACE_DEVICE &&
+	    session_at(s, page->owner_xor)->state == SESSION_RUNNING) {
 		struct turn *t = turn_at(s, session_at(s, page->owner_xor)->turn);
 		t->arriving -= t->arriving > 0;
 	}

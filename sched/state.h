@@ -112,12 +112,14 @@ struct turn {
 	uint32_t promised; /* of those, the ones that are its to have at any time */
 	uint32_t missing;  /* units in the table of its session that are not on the device */
 	uint32_t loading;  /* 1: there are some, or their copies are in flight */
-	uint32_t arriving; /* copies in flight of pages that it owns alone, when last looked */
+	uint32_t arriving; /* copies in flight, to the device, of pages that it owns alone */
+	uint32_t load_from; /* units before this one are on the device, or on the way */
 	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
-	uint64_t asked, planned;           /* the step in which it was last asked to run; planned */
+	/* the step in which it was last asked to run; planned */
+	uint64_t asked, admitted_step, planned;
 	uint32_t answer_why;
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
