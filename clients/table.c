@@ -187,6 +187,7 @@ void print_sessions(struct wire_value r)
 		{"SESSION", "sess", CELL_TEXT}, {"STATE", "state", CELL_TEXT},
 		{"TURN", "turn", CELL_NUMBER}, {"TOKENS", "history", CELL_NUMBER},
 		{"HELD", "resident", CELL_NUMBER}, {"MiB", "bytes", CELL_MIB},
+		{"LOWER", "lower", CELL_MIB},
 		{"IDLE", "idle_ms", CELL_AGE}, {"LABEL", "label", CELL_TEXT},
 	};
 	print_table(r, c, COUNT(c));
@@ -206,8 +207,17 @@ void print_ledger(struct wire_value r)
 		{"TURNS", "turns", CELL_NUMBER}, {"MiB", "bytes", CELL_MIB},
 		{"LIMIT", "limit", CELL_MIB},
 	};
+	static const struct column deployment[] = {
+		{"DEPLOYMENT", "", CELL_TEXT}, {"MiB", "bytes", CELL_MIB},
+		{"FREE", "free", CELL_MIB}, {"TURNS", "turns", CELL_NUMBER},
+	};
 	print_table(wire_find(r, "accounts"), accounts, COUNT(accounts));
 	uint32_t count;
+	struct wire_value all = wire_find(r, "deployment");
+	if (wire_get_map(all, &count)) {
+		putchar('\n');
+		print_table(wire_find(r, "deployment"), deployment, COUNT(deployment));
+	}
 	struct wire_value p = wire_find(r, "principals");
 	if (!wire_get_array(p, &count) || count == 0)
 		return;

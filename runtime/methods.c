@@ -52,7 +52,7 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	const char *state = v.state == SESSION_RUNNING ? "running"
 			    : v.state == SESSION_WAITING ? "queued"
 			    : s->waits_since_us ? "tool_wait" : "idle";
-	wire_put_map(w, waits ? 12 : 11);
+	wire_put_map(w, waits ? 13 : 12);
 	wire_put_text(w, "sess");
 	wire_put_bin(w, s->id.bytes, sizeof s->id.bytes);
 	put_text(w, "state", state);
@@ -62,6 +62,7 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	put_u64(w, "history", s->history);
 	put_u64(w, "resident", v.resident);
 	put_u64(w, "bytes", v.device_bytes);
+	put_u64(w, "lower", v.lower_bytes); /* on host and disk */
 	put_text(w, "residency", residency[v.residency < 3 ? v.residency : 0]);
 	put_u64(w, "idle_ms", v.state == SESSION_IDLE && d->now_us > v.idle_since_us
 				      ? (d->now_us - v.idle_since_us) / 1000 : 0);
@@ -69,10 +70,11 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	if (!waits)
 		return;
 	wire_put_text(w, "waiting");
-	wire_put_map(w, t.blocker != SCHED_NONE ? 4 : 3);
+	wire_put_map(w, t.blocker != SCHED_NONE ? 5 : 4);
 	put_text(w, "why", wait_name(t.wait_why));
 	put_u64(w, "place", t.place);
 	put_u64(w, "short_by", t.short_bytes);
+	put_u64(w, "eta_ms", t.eta_us > d->now_us ? (t.eta_us - d->now_us) / 1000 : 0);
 	struct session_view b;
 	if (t.blocker == SCHED_NONE)
 		return;
@@ -132,6 +134,30 @@ static void put_principal(struct daemon *d, struct wire_writer *w, uint32_t prin
 		put_u64(w, "limit", d->options.principal_bytes);
 }
 
+/* What a deployment has: what the weights take, what the KV pages take and how much of that is free, and
+   what one more turn could have. */
+static void put_deployment(struct daemon *d, struct wire_writer *w)
+{
+	uint64_t kv = 0;
+	uint32_t turns;
+	const uint64_t room = sched_headroom(d->sched, &turns);
+	for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+		kv += sched_ledger(d->sched, ACCOUNT_DEVICE, (enum column)c);
+	wire_put_text(w, "deployment");
+	wire_put_map(w, 3);
+	wire_put_text(w, "weights");
+	wire_put_map(w, 1);
+	put_u64(w, "bytes", sched_ledger(d->sched, ACCOUNT_WEIGHTS, COLUMN_RUNNING));
+	wire_put_text(w, "kv");
+	wire_put_map(w, 2);
+	put_u64(w, "bytes", kv);
+	put_u64(w, "free", sched_ledger(d->sched, ACCOUNT_DEVICE, COLUMN_FREE));
+	wire_put_text(w, "headroom");
+	wire_put_map(w, 2);
+	put_u64(w, "bytes", room);
+	put_u64(w, "turns", turns);
+}
+
 static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	static const char *const accounts[ACCOUNT_COUNT] = {"weights", "workspace", "device", "host", "disk",
@@ -141,7 +167,8 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 	struct wire_writer w;
 	(void)m;
 	wire_writer_init(&w, d->out, d->out_max);
-	wire_put_map(&w, 2);
+	wire_put_map(&w, 3);
+	put_deployment(d, &w);
 	wire_put_text(&w, "accounts");
 	wire_put_map(&w, ACCOUNT_COUNT);
 	for (uint32_t a = 0; a < ACCOUNT_COUNT; a++) {

@@ -129,7 +129,9 @@ static void claim_renew(struct sched *s, struct turn *t)
 	}
 }
 
-static void turn_load(struct step *p, uint32_t turn)
+/* Looks at the whole table: what is missing, what is on the way, what was lost. Returns 0 if the turn
+   had to end. */
+static int turn_look(struct step *p, uint32_t turn)
 {
 	struct sched *s = p->s;
 	struct turn *t = turn_at(s, turn);
@@ -140,25 +142,51 @@ static void turn_load(struct step *p, uint32_t turn)
 		/* What it lost it shared with one that keeps it: no page came free for it to use again. */
 		s->counts.forced_recomputes++;
 		turn_end(p, turn, END_FAULT, ERR_NO_PAGES);
-		return;
+		return 0;
 	}
-	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX;
+	t->loading = (uint32_t)load_needed(s, t->session);
+	t->load_from = t->arriving = 0;
+	struct cursor at = cursor_at(s, t->session, x->units - x->sole);
+	for (; at.unit < x->units; cursor_next(s, &at))
+		for (uint32_t g = 0; g < s->limits.group_count; g++) {
+			const struct page *page = page_at(s, g, cursor_page(s, &at, g));
+			t->arriving += page->moving && page->place == PLACE_DEVICE;
+		}
+	return 1;
+}
+
+/* Begins as many copies as there are pages for, from where the last step stopped. */
+static void turn_load(struct step *p, uint32_t turn)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX, passed = 0;
 	wanted = wanted ? claim_promise(s, turn, wanted) : 0;
 	uint32_t coming = pages_coming_units(s);
 	if (wanted > coming)
 		retain_reclaim(p, wanted - coming);
-	struct cursor at = cursor_at(s, t->session, 0);
+	if (wanted == 0 || pages_free_units(s) == 0)
+		return;
+	struct cursor at = cursor_at(s, t->session, t->load_from < x->units ? t->load_from : x->units);
 	for (; at.unit < x->units && wanted && pages_free_units(s); cursor_next(s, &at)) {
-		if (page_at(s, 0, cursor_page(s, &at, 0))->place == PLACE_DEVICE || unit_moves(s, &at))
+		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
+		if (page->place == PLACE_DEVICE)
 			continue;
+		if (unit_moves(s, &at)) {
+			passed = 1; /* it goes down: to be had when it has arrived */
+			continue;
+		}
 		pages_move(p, t->session, at.unit, PLACE_DEVICE);
+		t->arriving += page->owners == 1 ? s->limits.group_count : 0;
 		t->missing--;
 		t->claim--;
 		t->promised--;
 		s->promised_units--;
 		wanted--;
 	}
-	t->loading = (uint32_t)load_needed(s, t->session);
+	if (!passed)
+		t->load_from = at.unit;
 }
 
 void load_issue(struct step *p)
@@ -166,7 +194,10 @@ void load_issue(struct step *p)
 	struct sched *s = p->s;
 	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
 		next = turn_at(s, turn)->link.next;
-		if (turn_at(s, turn)->loading)
+		/* A table is walked when there is something to see, not for each copy of a long context. */
+		const struct turn *t = turn_at(s, turn);
+		int look = p->look || t->admitted_step == s->step || (t->missing == 0 && t->arriving == 0);
+		if (t->loading && (!look || turn_look(p, turn)) && t->missing)
 			turn_load(p, turn);
 	}
 }

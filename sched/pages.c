@@ -339,6 +339,7 @@ static void page_release(struct step *p, const struct run *run, enum column from
 		page->moving = 0;
 		page->bad = 0;
 		page->state = PAGE_MOVING; /* until the copy is done that fills it */
+		page->doom_step = s->step;
 		s->page_leaving[run->group] += page->place == PLACE_DEVICE;
 		to = COLUMN_MOVING;
 	} else if (page->bad == PAGE_BAD) {
@@ -445,6 +446,7 @@ static void page_move(struct step *p, uint32_t session, uint32_t group, uint32_t
 	page->copy = target->copy = (uint32_t)s->copy_next;
 	target->state = PAGE_MOVING;
 	target->partner = index;
+	target->doom_step = s->step;
 	target->next = SCHED_NONE;
 	s->page_leaving[group] += target->place == PLACE_DEVICE;
 	s->copies++;
@@ -480,9 +482,13 @@ static void page_arrived_free(struct sched *s, uint32_t group, uint32_t index)
 	CHECK(page->state == PAGE_MOVING);
 	if (page->place == PLACE_DEVICE)
 		s->page_leaving[group]--;
-	if (page->place == PLACE_DEVICE && s->limits.hold_until_durable) {
+	/* The record of its release is that of the step in which the copy began, or its owners left. */
+	if (page->place == PLACE_DEVICE && s->limits.hold_until_durable && page->doom_step > s->durable) {
+		const struct chain *doomed = &s->page_doomed[group];
 		page->state = PAGE_DOOMED;
-		page->doom_step = s->step;
+		/* The list is in order of these: behind the last one, which has a record too. */
+		if (doomed->count && page_at(s, group, doomed->last)->doom_step > page->doom_step)
+			page->doom_step = page_at(s, group, doomed->last)->doom_step;
 		page_push(s, &s->page_doomed[group], group, index);
 		to = COLUMN_DOOMED;
 	} else {
@@ -517,6 +523,12 @@ void on_copy_done(struct step *p)
 	page->moving = 0;
 	if (p->event->as.copy.err)
 		page->bad = PAGE_LOST;
+	p->look = page->bad || page->owners > 1;
+	if (page->owners == 1 && page->place == PLACE_DEVICE &&
+	    session_at(s, page->owner_xor)->state == SESSION_RUNNING) {
+		struct turn *t = turn_at(s, session_at(s, page->owner_xor)->turn);
+		t->arriving -= t->arriving > 0;
+	}
 	ledger_move(s, account_of[page->place], COLUMN_MOVING, column_of(s, page),
 		    s->limits.group[group].page_bytes);
 	if (page->owners == 1)

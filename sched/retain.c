@@ -307,7 +307,7 @@ static void low_drop(struct step *p, uint32_t session, enum place place)
 
 /* Where a unit worth so much goes from the device: to the first lower place that has room, or where
    something worth less can be thrown out for it; else only its tokens stay. */
-static enum place place_below(struct step *p, uint64_t value)
+static enum place place_below(struct step *p, uint32_t session, uint64_t value)
 {
 	struct sched *s = p->s;
 	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++) {
@@ -317,10 +317,14 @@ static enum place place_below(struct step *p, uint64_t value)
 			return (enum place)place;
 		for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
 			uint64_t least = 0;
-			uint32_t session = victim(s, (enum place)place, &least);
-			if (session == SCHED_NONE || least >= value)
+			uint32_t other = victim(s, (enum place)place, &least);
+			if (other == SCHED_NONE || least > value)
 				break;
-			low_drop(p, session, (enum place)place);
+			/* Worth the same, as all are without POLICY_COST: who was used last stays. */
+			uint64_t since = session_at(s, session)->idle_since_us;
+			if (least == value && session_at(s, other)->idle_since_us >= since)
+				break;
+			low_drop(p, other, (enum place)place);
 			if (pages_room(s, (enum place)place))
 				return (enum place)place;
 		}
@@ -345,7 +349,7 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 		if (page->owners > 1 && (!shared || !page_yields(page)))
 			break;
 		enum place to = cut < x->units || unit_moves(s, &at) ? PLACE_TOKENS
-								    : place_below(p, worth(s, c, session));
+								    : place_below(p, session, worth(s, c, session));
 		if (to != PLACE_TOKENS) {
 			pages_move(p, session, unit - 1, to);
 			gained++;

@@ -141,6 +141,8 @@ static void on_dead(struct step *p)
 static void on_durable(struct step *p)
 {
 	CHECK(p->event->as.durable.step < p->s->step);
+	if (p->event->as.durable.step > p->s->durable)
+		p->s->durable = p->event->as.durable.step;
 	pages_durable(p->s, p->event->as.durable.step);
 }
 
@@ -214,7 +216,7 @@ static void step_time(struct step *p)
 void sched_step(struct sched *s, const struct event *event, const struct chain_key *keys,
 		const struct batch_result *results, struct effects *out)
 {
-	struct step p = {s, out, event, results, SCHED_NONE};
+	struct step p = {s, out, event, results, 0, SCHED_NONE};
 	(void)keys; /* prefixes are not shared by their keys in this form */
 	CHECK(event->kind < EVENT_KIND_COUNT);
 	CHECK(event->now_us >= s->now_us); /* R1 */

@@ -178,6 +178,10 @@ struct sched_counts {
 };
 struct sched_counts sched_counts(const struct sched *s);
 
+/* Concurrency head-room: bytes of the device that a turn that came now could have, all that may give
+   way given up, and how many turns more may run. */
+uint64_t sched_headroom(const struct sched *s, uint32_t *turns);
+
 /* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);
 

@@ -112,11 +112,14 @@ struct turn {
 	uint32_t promised; /* of those, the ones that are its to have at any time */
 	uint32_t missing;  /* units in the table of its session that are not on the device */
 	uint32_t loading;  /* 1: there are some, or their copies are in flight */
+	uint32_t arriving; /* copies in flight, to the device, of pages that it owns alone */
+	uint32_t load_from; /* units before this one are on the device, or on the way */
 	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
-	uint64_t asked, planned;           /* the step in which it was last asked to run; planned */
+	/* the step in which it was last asked to run; planned */
+	uint64_t asked, admitted_step, planned;
 	uint32_t answer_why;
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
@@ -161,6 +164,7 @@ struct sched {
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes;
 	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
 	uint64_t load_from_us, load_busy_us; /* since when, and how long the machine computed since */
@@ -194,6 +198,7 @@ struct step {
 	struct effects *out;
 	const struct event *event;
 	const struct batch_result *results;
+	uint32_t look; /* 1: a copy failed or was of a shared page: turns that load look at their tables */
 	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
 

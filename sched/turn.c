@@ -327,6 +327,7 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	chain_push_last(s, &s->running, LINK_TURN, turn);
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
+	t->admitted_step = s->step;
 	t->missing = load_missing(s, t->session);
 	t->loading = (uint32_t)load_needed(s, t->session);
 	t->claim = units - (x->units - t->missing);

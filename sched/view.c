@@ -106,6 +106,12 @@ struct sched_counts sched_counts(const struct sched *s)
 	return s->counts;
 }
 
+uint64_t sched_headroom(const struct sched *s, uint32_t *turns)
+{
+	*turns = s->limits.batch_turns - s->running.count;
+	return claim_slack(s) * s->unit_bytes;
+}
+
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal)
 {
 	return principal_at(s, principal)->bytes;

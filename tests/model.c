@@ -116,16 +116,15 @@ int model_on_the_way(const struct model *m, const struct model_session *x)
 /* The session gives up what a failed copy lost; returns how many tokens. */
 static uint32_t mend(struct model *m, struct model_session *x)
 {
-	uint32_t lost = x->unit_count[0], before = x->resident, page_tokens = m->limits.page_tokens;
+	uint32_t lost = x->unit_count[0], before = x->resident, tokens = m->limits.page_tokens;
 	for (uint32_t g = 0; g < m->limits.group_count; g++)
 		for (uint32_t u = 0; u < x->unit_count[g] && u < lost; u++)
 			if (m->page[g][x->unit[g][u]].lost)
 				lost = u;
 	if (lost == x->unit_count[0])
 		return 0;
-	if (x->resident > lost * page_tokens)
-		x->resident = lost * page_tokens;
-	table_cut(m, x, lost * page_tokens);
+	x->resident = x->resident > lost * tokens ? lost * tokens : x->resident;
+	table_cut(m, x, lost * tokens);
 	return before - x->resident;
 }
 
@@ -263,6 +262,21 @@ static void page_freed(struct model *m, uint32_t id, struct model_page *page)
 	page->lost = 0;
 }
 
+/* The copy is done that the page waited for: free when the record of its release is on disk, and not
+   before those that were released earlier. */
+static void page_arrived(struct model *m, uint32_t g, uint32_t id)
+{
+	struct model_page *page = &m->page[g][id];
+	page->state = PAGE_FREE;
+	page->lost = 0;
+	if (id >= SIM_PAGES || !m->limits.hold_until_durable || page->doom_step <= m->durable)
+		return;
+	for (uint32_t i = 0; i < SIM_PAGES; i++)
+		if (m->page[g][i].state == PAGE_DOOMED && m->page[g][i].doom_step > page->doom_step)
+			page->doom_step = m->page[g][i].doom_step;
+	page->state = PAGE_DOOMED;
+}
+
 static void event_copy(struct model *m, const struct event *e)
 {
 	struct model_copy *copy = m->copy;
@@ -271,9 +285,9 @@ static void event_copy(struct model *m, const struct event *e)
 	struct model_page *from = &m->page[copy->group][copy->from], *to = &m->page[copy->group][copy->to];
 	if (from->state != PAGE_MOVING)
 		model_fail(m, "the source of a copy was used before it was done");
-	page_freed(m, copy->from, from);
+	page_arrived(m, copy->group, copy->from);
 	if (to->state == PAGE_MOVING) {
-		page_freed(m, copy->to, to);
+		page_arrived(m, copy->group, copy->to);
 	} else {
 		to->copying = 0;
 		to->lost |= e->as.copy.err != 0;
@@ -282,8 +296,8 @@ static void event_copy(struct model *m, const struct event *e)
 	}
 	copy->id = 0;
 	m->copies--;
-	for (uint32_t i = 0; i < MODEL_TURNS; i++)
-		if (m->turn[i].live && m->turn[i].running && to->lost)
+	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++)
+		if (m->turn[i].live && m->turn[i].running)
 			turn_mend(m, &m->turn[i]);
 }
 
@@ -323,6 +337,8 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 		event_batch(m, results);
 		break;
 	case EVENT_DURABLE:
+		if (e->as.durable.step > m->durable)
+			m->durable = e->as.durable.step;
 		for (uint32_t g = 0; g < m->limits.group_count; g++)
 			for (uint32_t i = 0; i < SIM_PAGES; i++)
 				if (m->page[g][i].state == PAGE_DOOMED &&
@@ -531,6 +547,7 @@ static void effect_copy(struct model *m, const struct effect *f)
 	target->copying = 1;
 	target->lost = source->lost;
 	source->state = PAGE_MOVING;
+	source->doom_step = m->step;
 	m->copies++;
 }
 

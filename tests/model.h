@@ -52,6 +52,7 @@ struct model {
 	struct model_copy copy[SIM_COPIES];
 	uint32_t copies;
 	uint64_t next_token, next_tag, step, arrivals, admissions;
+	uint64_t durable;   /* the records of all steps up to it are on disk */
 	uint64_t forced_us; /* when a turn was admitted last that had waited for wait_us_max */
 	uint64_t batch; /* in flight, or 0 */
 	struct batch_entry entries[SIM_TURNS];

@@ -27,6 +27,10 @@ def moved_and_never_moved(wire):
     assert reloaded > SESSIONS * TOKENS // 2, (reloaded, recomputed)
     assert recomputed == 0, (reloaded, recomputed)
     host = wire.ok("ledger.show")["r"]["accounts"]["host"]
+    show = wire.ok("ledger.show")["r"]["deployment"]
+    assert show["weights"]["bytes"] > 0 and show["kv"]["bytes"] > 500000 >= show["kv"]["free"], show
+    assert show["headroom"]["turns"] == 32 and show["headroom"]["bytes"] == show["kv"]["bytes"], show
+    assert sum(s["lower"] for s in wire.ok("session.list")["r"]) >= host["retained"] > 0, host
     assert host["retained"] > 0 and sum(host.values()) > 1 << 20, host
     for s in sessions:
         wire.ok("session.close", sess=s)
