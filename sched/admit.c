@@ -43,7 +43,8 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 		return answer;
 	}
 	CHECK(units >= x->units);
-	uint32_t claim = units - x->units, now = claim_quantum(s, t->prompt, x->units, claim);
+	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
+	uint32_t now = claim_quantum(s, t->prompt, have, claim);
 	answer.short_units = claim_missing(s, claim, now, 0);
 	if (answer.short_units == 0) /* a walk, so only if it can matter */
 		answer.short_units = claim_missing(s, claim, now, units_taken_back(s, t->session));
@@ -77,7 +78,8 @@ static void admit_gate(const struct sched *s, uint32_t turn, uint32_t units, str
 		if (at == SCHED_NONE || turn_at(s, at)->sampled == 0)
 			break;
 	}
-	uint32_t claim = units - x->units, now = claim_quantum(s, t->prompt, x->units, claim);
+	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
+	uint32_t now = claim_quantum(s, t->prompt, have, claim);
 	uint64_t taken = units_taken_back(s, t->session) + retain_expected_units(s);
 	answer->short_units = claim_missing(s, claim, now, taken);
 	answer->admitted = answer->short_units == 0;

@@ -9,7 +9,8 @@
 
 struct tally {
 	uint64_t entries, granted, promised, shared_extra, chunks, resting, pausing, free_sessions;
-	uint64_t column[COLUMN_COUNT];
+	uint64_t moving, held; /* held: bytes of owned pages on the device */
+	uint64_t column[PLACE_COUNT][COLUMN_COUNT];
 };
 
 static void chain_check(const struct sched *s, const struct chain *chain, uint32_t group, uint32_t state)
@@ -36,32 +37,50 @@ static void chain_check(const struct sched *s, const struct chain *chain, uint32
 static void tags_check(const struct sched *s, uint32_t group)
 {
 	enum { PAIRS_MAX = 256 };
-	uint32_t count = s->limits.group[group].page_count[PLACE_DEVICE];
+	uint32_t count = pages_of_group(s, group);
 	for (uint32_t i = 0; count <= PAIRS_MAX && i < count; i++)
 		for (uint32_t k = 0; k < i; k++)
 			if (page_at(s, group, i)->tag)
 				CHECK(page_at(s, group, i)->tag != page_at(s, group, k)->tag);
 }
 
+/* A page in motion and the one that got its old slot know each other. */
+static void moving_check(const struct sched *s, uint32_t group, uint32_t index, struct tally *sum)
+{
+	const struct page *page = page_at(s, group, index), *other = page_at(s, group, page->partner);
+	CHECK(other->partner == index);
+	CHECK(other->copy == page->copy);
+	CHECK(other->place != page->place);
+	CHECK(other->moving || other->state == PAGE_MOVING);
+	sum->moving++;
+}
+
 /* I1, I3 from the pages' side. */
 static void pages_check(const struct sched *s, uint32_t group, struct tally *sum)
 {
-	uint32_t states[PAGE_QUARANTINED + 1] = {0};
+	uint32_t states[PLACE_COUNT][PAGE_QUARANTINED + 1] = {{0}};
 	uint64_t bytes = s->limits.group[group].page_bytes, yielding = 0, owners = 0;
-	for (uint32_t i = 0; i < s->limits.group[group].page_count[PLACE_DEVICE]; i++) {
+	for (uint32_t i = 0; i < pages_of_group(s, group); i++) {
 		const struct page *page = page_at(s, group, i);
+		uint32_t place = page->place;
+		CHECK(place < PLACE_COUNT);
+		CHECK(*slot_page(s, group, (enum place)place, page->slot) == i);
 		CHECK(page->state <= PAGE_QUARANTINED);
 		CHECK(page->state != PAGE_SHARED);
-		CHECK(page->state != PAGE_MOVING);
 		CHECK(page->tag < s->tag_next);
 		CHECK(page->yielding <= page->owners);
-		CHECK(!page->bad);
+		CHECK(page->bad == 0 || (page->bad == PAGE_LOST && page->owners > 0));
 		CHECK((page->owners > 0) == (page->state == PAGE_OWNED));
-		states[page->state]++;
+		CHECK(!page->moving || page->state == PAGE_OWNED);
+		states[place][page->state]++;
 		owners += page->owners;
 		yielding += (uint64_t)page_yields(page);
-		if (page->owners > 1)
-			sum->column[COLUMN_SHARED] += bytes;
+		if (page->moving || page->state == PAGE_MOVING) {
+			moving_check(s, group, i, sum);
+			sum->column[place][COLUMN_MOVING] += bytes;
+		}
+		if (page->owners > 1 && !page->moving)
+			sum->column[place][COLUMN_SHARED] += bytes;
 		if (page->owners == 0)
 			continue;
 		CHECK(page->tag != 0);
@@ -73,16 +92,24 @@ static void pages_check(const struct sched *s, uint32_t group, struct tally *sum
 		}
 		if (group == 0)
 			sum->shared_extra += page->owners - 1;
+		if (place == PLACE_DEVICE)
+			sum->held += bytes;
 	}
-	CHECK(states[PAGE_FREE] == s->page_free[group].count);
-	CHECK(states[PAGE_DOOMED] == s->page_doomed[group].count);
-	CHECK(states[PAGE_QUARANTINED] == s->page_quarantined[group]);
+	for (uint32_t place = 0; place < PLACE_COUNT; place++) {
+		CHECK(states[place][PAGE_FREE] == s->page_free[place][group].count);
+		sum->column[place][COLUMN_FREE] += states[place][PAGE_FREE] * bytes;
+		chain_check(s, &s->page_free[place][group], group, PAGE_FREE);
+		if (place != PLACE_DEVICE)
+			CHECK(states[place][PAGE_DOOMED] + states[place][PAGE_QUARANTINED] == 0);
+	}
+	CHECK(states[PLACE_DEVICE][PAGE_DOOMED] == s->page_doomed[group].count);
+	CHECK(states[PLACE_DEVICE][PAGE_MOVING] == s->page_leaving[group]);
+	CHECK(states[PLACE_DEVICE][PAGE_QUARANTINED] == s->page_quarantined[group]);
 	CHECK(yielding == s->yielding_units); /* the groups move in step */
 	sum->entries += owners;
-	sum->column[COLUMN_FREE] += states[PAGE_FREE] * bytes;
-	sum->column[COLUMN_DOOMED] += ((uint64_t)states[PAGE_DOOMED] + states[PAGE_QUARANTINED]) * bytes;
+	sum->column[PLACE_DEVICE][COLUMN_DOOMED] +=
+		((uint64_t)states[PLACE_DEVICE][PAGE_DOOMED] + states[PLACE_DEVICE][PAGE_QUARANTINED]) * bytes;
 	tags_check(s, group);
-	chain_check(s, &s->page_free[group], group, PAGE_FREE);
 	chain_check(s, &s->page_doomed[group], group, PAGE_DOOMED);
 }
 
@@ -90,7 +117,8 @@ static void pages_check(const struct sched *s, uint32_t group, struct tally *sum
 static void table_check(const struct sched *s, uint32_t session, struct tally *sum)
 {
 	const struct session *x = session_at(s, session);
-	uint32_t full = x->resident / s->limits.page_tokens;
+	uint32_t full = x->resident / s->limits.page_tokens, at_place[PLACE_COUNT] = {0};
+	uint64_t here = 0;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, 0);
 		uint32_t owners_before = 0xffffffffu;
@@ -105,6 +133,14 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 				CHECK(page->owner_xor == session);
 				CHECK(page->yielding == (at.unit >= x->floor));
 			}
+			if (page->owners == 1 && g == 0)
+				at_place[page->place]++;
+			if (page->owners == 1 && !page->moving) {
+				int runs = x->state == SESSION_RUNNING && page->place == PLACE_DEVICE;
+				sum->column[page->place][runs ? COLUMN_RUNNING : COLUMN_RETAINED] +=
+					s->limits.group[g].page_bytes;
+				here += page->place == PLACE_DEVICE ? s->limits.group[g].page_bytes : 0;
+			}
 			if (at.unit >= full)
 				CHECK(page->owners == 1);
 			if (at.unit >= x->floor)
@@ -113,7 +149,9 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 			sum->entries--;
 		}
 	}
-	sum->column[x->state == SESSION_RUNNING ? COLUMN_RUNNING : COLUMN_RETAINED] += x->sole * s->unit_bytes;
+	CHECK(here == x->here_bytes);
+	for (uint32_t place = 0; place < PLACE_COUNT; place++)
+		CHECK(at_place[place] == x->at[place]);
 }
 
 static void session_check(const struct sched *s, uint32_t session, struct tally *sum)
@@ -138,6 +176,7 @@ static void session_check(const struct sched *s, uint32_t session, struct tally 
 		CHECK(x->units == units_of(s, x->resident));
 	CHECK((x->at_rest != REST_NOTHING) == (x->state == SESSION_IDLE && x->units > x->floor));
 	CHECK(x->pausing >= (x->at_rest != REST_NOTHING));
+	CHECK(x->edge <= x->units);
 	CHECK(!x->pausing || x->state == SESSION_IDLE);
 	CHECK((x->turn == SCHED_NONE) == (x->state == SESSION_IDLE));
 	CHECK((x->granted > 0) == (x->residency != RESIDENCY_BEST_EFFORT));
@@ -190,9 +229,13 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(t->admitted_us >= admitted);
 		CHECK(t->sampled < t->output_max);
 		CHECK(x->history == t->prompt + t->sampled);
-		CHECK((uint64_t)t->origin_resident + t->origin_recomputed + t->origin_fresh == t->prompt);
+		uint64_t there = (uint64_t)t->origin_resident + t->origin_reloaded;
+		CHECK(there + t->origin_recomputed + t->origin_fresh == t->prompt);
 		/* What it holds and what it claims is what it was admitted with. */
-		CHECK(x->units + t->claim == turn_units(s, t->prompt, t->output_max));
+		CHECK(x->units - t->missing + t->claim == turn_units(s, t->prompt, t->output_max));
+		CHECK(t->missing <= t->claim);
+		CHECK(!t->loading || !t->in_flight);
+		CHECK(t->loading || t->missing == 0);
 		CHECK(t->promised <= t->claim);
 		if (s->limits.growth_tokens == 0)
 			CHECK(t->promised == t->claim);
@@ -229,13 +272,14 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 	CHECK(total[ACCOUNT_DEVICE] == device);
 	CHECK(total[ACCOUNT_HOST] == host);
 	CHECK(total[ACCOUNT_DISK] == disk);
+	static const enum account account_of[PLACE_COUNT] = {ACCOUNT_DEVICE, ACCOUNT_HOST, ACCOUNT_DISK};
 	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_PROMISED] == promised);
-	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_FREE] + promised == sum->column[COLUMN_FREE]);
-	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_RUNNING] == sum->column[COLUMN_RUNNING]);
-	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_RETAINED] == sum->column[COLUMN_RETAINED]);
-	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_SHARED] == sum->column[COLUMN_SHARED]);
-	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_DOOMED] == sum->column[COLUMN_DOOMED]);
-	CHECK(s->ledger[ACCOUNT_DEVICE][COLUMN_MOVING] == 0);
+	for (uint32_t place = 0; place < PLACE_COUNT; place++)
+		for (uint32_t c = 0; c < COLUMN_COUNT; c++) {
+			uint64_t kept = place == PLACE_DEVICE && c == COLUMN_FREE ? promised : 0;
+			if (c != COLUMN_PROMISED)
+				CHECK(s->ledger[account_of[place]][c] + kept == sum->column[place][c]);
+		}
 	CHECK(s->ledger[ACCOUNT_STREAM][COLUMN_RUNNING] ==
 	      ((uint64_t)s->queue.count + s->running.count) * s->limits.stream_turn_bytes);
 	for (uint32_t i = 0; i < s->limits.principal_count; i++) {
@@ -244,7 +288,7 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 		if (s->limits.principal_bytes)
 			CHECK(principal_at(s, i)->granted * s->unit_bytes <= s->limits.principal_bytes);
 	}
-	CHECK(bytes == sum->column[COLUMN_RUNNING] + sum->column[COLUMN_RETAINED] + sum->column[COLUMN_SHARED]);
+	CHECK(bytes == sum->held);
 	CHECK(granted == s->granted_units);
 }
 
@@ -255,12 +299,13 @@ static void rest_check(const struct sched *s, const struct tally *sum)
 	for (uint32_t class = 0; class < s->class_count; class++) {
 		const struct pause_class *c = class_at(s, class);
 		for (uint32_t age = 0; age < AGE_COUNT; age++) {
-			CHECK((c->rest[age].count > 0) == (int)(c->resting >> age & 1));
+			CHECK((c->rest[PLACE_DEVICE][age].count > 0) == (int)(c->resting[PLACE_DEVICE] >> age & 1));
 			CHECK((c->pause[age].count > 0) == (int)(c->pausing >> age & 1));
-			resting += c->rest[age].count;
+			resting += c->rest[PLACE_DEVICE][age].count;
 			uint64_t units = 0;
 			pausing += c->pause[age].count;
-			for (uint32_t x = c->rest[age].first; x != SCHED_NONE; x = session_at(s, x)->rest.next) {
+			for (uint32_t x = c->rest[PLACE_DEVICE][age].first; x != SCHED_NONE;
+			     x = session_at(s, x)->rest[PLACE_DEVICE].next) {
 				CHECK(session_at(s, x)->at_rest == REST_SOLE);
 				CHECK(session_at(s, x)->class == class);
 				CHECK(session_at(s, x)->age == age);
@@ -275,7 +320,7 @@ static void rest_check(const struct sched *s, const struct tally *sum)
 			}
 		}
 	}
-	for (uint32_t x = s->shared_rest.first; x != SCHED_NONE; x = session_at(s, x)->rest.next)
+	for (uint32_t x = s->shared_rest.first; x != SCHED_NONE; x = session_at(s, x)->rest[PLACE_DEVICE].next)
 		CHECK(session_at(s, x)->at_rest == REST_SHARED);
 	CHECK(resting + s->shared_rest.count == s->resting);
 	CHECK(sum->resting == s->resting);
@@ -302,5 +347,6 @@ void sched_audit(const struct sched *s)
 	CHECK(claim_safe(s)); /* I6 */
 	CHECK(s->promised_units <= claim_cover(s));
 	ledger_check(s, &sum);
+	CHECK(sum.moving == 2 * (uint64_t)s->copies);
 	CHECK(timer_ordered(s));
 }

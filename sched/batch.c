@@ -95,7 +95,9 @@ static void plan(struct step *p)
 	s->flight_count = 0;
 	for (turn = s->running.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		struct turn *t = turn_at(s, turn);
-		if (!turn_decodes(s, t))
+		if (t->loading)
+			t->planned = s->step; /* its pages are on the way */
+		if (t->loading || !turn_decodes(s, t))
 			continue;
 		t->planned = s->step;
 		if (rows_wanted(s, t) == 0) {
@@ -208,6 +210,12 @@ void batch_issue(struct step *p)
 
 /* What came of it. */
 
+/* The result names a slot of the device. */
+static uint32_t bad_page(const struct sched *s, const struct batch_result *r)
+{
+	return *slot_page(s, r->group, PLACE_DEVICE, r->page);
+}
+
 /* Where a page did not match: everyone who owns it loses it and all that was built on it. */
 static void integrity_cut(struct step *p, uint32_t session, uint32_t group, uint32_t page)
 {
@@ -279,7 +287,7 @@ static void results_check(const struct step *p)
 		CHECK(r->end <= END_FAULT);
 		CHECK(r->end != END_REFUSED);
 		if (r->end == END_INTEGRITY)
-			CHECK(session_owns(s, turn_at(s, r->turn)->session, r->group, r->page));
+			CHECK(session_owns(s, turn_at(s, r->turn)->session, r->group, bad_page(s, r)));
 	}
 }
 
@@ -299,11 +307,11 @@ void on_batch_done(struct step *p)
 	s->flight_count = 0;
 	for (uint32_t i = 0; i < count; i++)
 		if (p->results[i].end == END_INTEGRITY)
-			page_at(s, p->results[i].group, p->results[i].page)->bad = 1;
+			page_at(s, p->results[i].group, bad_page(s, &p->results[i]))->bad = PAGE_BAD;
 	for (uint32_t i = 0; i < count; i++) {
 		const struct batch_result *r = &p->results[i];
-		if (r->end == END_INTEGRITY && page_at(s, r->group, r->page)->bad)
-			integrity_cut(p, turn_at(s, r->turn)->session, r->group, r->page);
+		if (r->end == END_INTEGRITY && page_at(s, r->group, bad_page(s, r))->bad == PAGE_BAD)
+			integrity_cut(p, turn_at(s, r->turn)->session, r->group, bad_page(s, r));
 	}
 	for (uint32_t turn = s->running.first; turn != SCHED_NONE; turn = next) {
 		const struct turn *t = turn_at(s, turn);

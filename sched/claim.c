@@ -30,10 +30,11 @@ uint64_t claim_cover(const struct sched *s)
 static int64_t claim_return(const struct sched *s, const struct turn *t)
 {
 	const struct session *x = session_at(s, t->session);
-	uint32_t most = x->units + t->claim, kept = x->granted < most ? x->granted : most;
+	uint32_t have = x->units - t->missing, most = have + t->claim;
+	uint32_t kept = x->granted < most ? x->granted : most;
 	if (kept < x->units - x->sole)
 		kept = x->units - x->sole;
-	return (int64_t)x->units - kept;
+	return (int64_t)have - kept;
 }
 
 /* The least slack of the turns from `from` on, up to but without `to` (SCHED_NONE: to the last), when
@@ -122,7 +123,8 @@ uint32_t claim_promise(struct sched *s, uint32_t turn, uint32_t wanted)
 		return wanted;
 	/* A whole quantum again, if nobody has to stand back for it; what is needed now in any case. */
 	const struct session *x = session_at(s, t->session);
-	uint32_t quantum = claim_quantum(s, x->history, x->units, t->claim), more = wanted - t->promised;
+	uint32_t quantum = claim_quantum(s, x->history, x->units - t->missing, t->claim);
+	uint32_t more = wanted - t->promised;
 	int64_t spare = turn == s->running.first ? INT64_MAX : slack_least(s, s->running.first, turn);
 	CHECK(spare >= 0);
 	if (quantum > wanted && quantum - t->promised <= spare)

@@ -36,10 +36,17 @@ static uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group)
 void pages_init(struct sched *s)
 {
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		s->page_free[g].first = s->page_free[g].last = SCHED_NONE;
-		s->page_doomed[g] = s->page_free[g];
-		for (uint32_t page = 0; page < s->limits.group[g].page_count[PLACE_DEVICE]; page++)
-			page_push(s, &s->page_free[g], g, page);
+		uint32_t page = 0;
+		chain_clear(&s->page_doomed[g]);
+		for (uint32_t place = 0; place < PLACE_COUNT; place++) {
+			chain_clear(&s->page_free[place][g]);
+			for (uint32_t slot = 0; slot < s->limits.group[g].page_count[place]; slot++, page++) {
+				page_at(s, g, page)->place = (uint8_t)place;
+				page_at(s, g, page)->slot = slot;
+				*slot_page(s, g, (enum place)place, slot) = page;
+				page_push(s, &s->page_free[place][g], g, page);
+			}
+		}
 	}
 	for (uint32_t chunk = 0; chunk < s->chunk_count; chunk++)
 		chunk_at(s, chunk)[1] = chunk + 1 < s->chunk_count ? chunk + 1 : SCHED_NONE;
@@ -50,20 +57,29 @@ void pages_init(struct sched *s)
 
 uint32_t pages_free_units(const struct sched *s)
 {
-	uint32_t units = s->page_free[0].count;
+	uint32_t units = s->page_free[PLACE_DEVICE][0].count;
 	for (uint32_t g = 1; g < s->limits.group_count; g++)
-		if (s->page_free[g].count < units)
-			units = s->page_free[g].count;
+		if (s->page_free[PLACE_DEVICE][g].count < units)
+			units = s->page_free[PLACE_DEVICE][g].count;
 	return units;
 }
 
 uint32_t pages_coming_units(const struct sched *s)
 {
 	uint32_t units = 0xffffffffu;
-	for (uint32_t g = 0; g < s->limits.group_count; g++)
-		if (s->page_free[g].count + s->page_doomed[g].count < units)
-			units = s->page_free[g].count + s->page_doomed[g].count;
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		uint32_t count = s->page_free[PLACE_DEVICE][g].count + s->page_doomed[g].count + s->page_leaving[g];
+		units = count < units ? count : units;
+	}
 	return units;
+}
+
+int pages_room(const struct sched *s, enum place place)
+{
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		if (s->page_free[place][g].count == 0)
+			return 0;
+	return 1;
 }
 
 uint32_t pages_total_units(const struct sched *s)
@@ -79,7 +95,7 @@ uint32_t pages_total_units(const struct sched *s)
 
 int page_yields(const struct page *page)
 {
-	return page->owners > 0 && page->yielding == page->owners;
+	return page->place == PLACE_DEVICE && page->owners > 0 && page->yielding == page->owners;
 }
 
 /* Tables. */
@@ -177,10 +193,12 @@ struct run {
 static void run_emit(struct step *p, const struct run *run)
 {
 	struct effect *last = p->out->count ? &p->out->list[p->out->count - 1] : NULL;
+	const struct page *page = page_at(p->s, run->group, run->page);
 	uint32_t position = run->unit * p->s->limits.page_tokens;
 	if (last && last->kind == run->kind && last->session == run->session &&
 	    last->as.run.group == run->group && last->as.run.reason == run->reason &&
-	    last->as.run.page_first + last->as.run.page_count == run->page &&
+	    last->as.run.place == page->place &&
+	    last->as.run.page_first + last->as.run.page_count == page->slot &&
 	    last->as.run.tag_first + last->as.run.page_count == run->tag &&
 	    last->as.run.position_first + last->as.run.page_count * p->s->limits.page_tokens == position) {
 		last->as.run.page_count++;
@@ -192,17 +210,44 @@ static void run_emit(struct step *p, const struct run *run)
 		effect->turn_key = turn_at(p->s, effect->turn)->key;
 	effect->as.run.tag_first = run->tag;
 	effect->as.run.group = run->group;
-	effect->as.run.page_first = run->page;
+	effect->as.run.page_first = page->slot;
 	effect->as.run.page_count = 1;
 	effect->as.run.position_first = position;
-	effect->as.run.place = PLACE_DEVICE;
+	effect->as.run.place = page->place;
 	effect->as.run.reason = run->reason;
 }
 
-/* The column of a page with this one owner. */
-static enum column column_of_owner(const struct session *owner)
+static const enum account account_of[PLACE_COUNT] = {ACCOUNT_DEVICE, ACCOUNT_HOST, ACCOUNT_DISK};
+
+static enum column column_of(const struct sched *s, const struct page *page)
 {
-	return owner->state == SESSION_RUNNING ? COLUMN_RUNNING : COLUMN_RETAINED;
+	if (page->moving)
+		return COLUMN_MOVING;
+	if (page->owners > 1)
+		return COLUMN_SHARED;
+	return page->place == PLACE_DEVICE && session_at(s, page->owner_xor)->state == SESSION_RUNNING
+		? COLUMN_RUNNING : COLUMN_RETAINED;
+}
+
+/* Counts a page with one owner for it, or not any more; `sign` is 1 or -1. */
+static void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign)
+{
+	struct session *x = session_at(s, page->owner_xor);
+	uint64_t bytes = s->limits.group[group].page_bytes;
+	CHECK(page->owners == 1);
+	if (group == 0)
+		x->at[page->place] += (uint32_t)sign;
+	if (page->place == PLACE_DEVICE && !page->moving)
+		x->here_bytes += sign > 0 ? bytes : -bytes;
+}
+
+static void device_bytes(struct sched *s, const struct page *page, uint32_t group, int sign)
+{
+	uint64_t bytes = s->limits.group[group].page_bytes, *sum = &principal_at(s, page->principal)->bytes;
+	if (page->place != PLACE_DEVICE)
+		return;
+	CHECK(sign > 0 || *sum >= bytes);
+	*sum += sign > 0 ? bytes : -bytes;
 }
 
 void pages_assign(struct step *p, uint32_t session, uint32_t units)
@@ -215,11 +260,12 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 	CHECK(units <= pages_free_units(s));
 	table_grow(s, x, first + units);
 	x->sole += units;
+	x->edge = x->units;
 	s->counts.pages_assigned += (uint64_t)units * s->limits.group_count;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, first);
 		for (uint32_t i = 0; i < units; i++, cursor_next(s, &at)) {
-			uint32_t index = page_pop(s, &s->page_free[g], g);
+			uint32_t index = page_pop(s, &s->page_free[PLACE_DEVICE][g], g);
 			struct page *page = page_at(s, g, index);
 			CHECK(page->state == PAGE_FREE);
 			CHECK(page->owners == 0);
@@ -232,9 +278,11 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 			page->principal = x->principal;
 			page->state = PAGE_OWNED;
 			*cursor_entry(s, &at, g) = index;
+			CHECK(page->place == PLACE_DEVICE);
 			ledger_move(s, ACCOUNT_DEVICE, COLUMN_FREE, COLUMN_RUNNING,
 				    s->limits.group[g].page_bytes);
-			principal_at(s, x->principal)->bytes += s->limits.group[g].page_bytes;
+			device_bytes(s, page, g, 1);
+			sole_count(s, g, page, 1);
 			struct run run = {EFFECT_ASSIGN, session, g, index, at.unit, 0, page->tag};
 			run_emit(p, &run);
 		}
@@ -250,6 +298,7 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 	CHECK(x->principal == session_at(s, from)->principal);
 	CHECK(units <= s->share_max - s->share_extra);
 	table_grow(s, x, units);
+	x->edge = x->units;
 	s->share_extra += units;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor source = cursor_at(s, from, 0), at = cursor_at(s, to, 0);
@@ -257,17 +306,18 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 			uint32_t index = cursor_page(s, &source, g);
 			struct page *page = page_at(s, g, index);
 			CHECK(page->state == PAGE_OWNED);
+			enum column before = column_of(s, page);
 			if (page->owners == 1) {
-				struct session *alone = session_at(s, page->owner_xor);
-				ledger_move(s, ACCOUNT_DEVICE, column_of_owner(alone), COLUMN_SHARED,
-					    s->limits.group[g].page_bytes);
+				sole_count(s, g, page, -1);
 				if (g == 0)
-					alone->sole--;
+					session_at(s, page->owner_xor)->sole--;
 			}
 			/* Whether it is yielded as a whole does not change: the new owner yields it. */
 			page->owners++;
 			page->yielding++;
 			page->owner_xor ^= to;
+			ledger_move(s, account_of[page->place], before, column_of(s, page),
+				    s->limits.group[g].page_bytes);
 			*cursor_entry(s, &at, g) = index;
 			struct run run = {EFFECT_SHARE, to, g, index, i, 0, page->tag};
 			run_emit(p, &run);
@@ -277,30 +327,38 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 	}
 }
 
-static void page_release(struct step *p, const struct run *run)
+static void page_release(struct step *p, const struct run *run, enum column from)
 {
 	struct sched *s = p->s;
 	struct page *page = page_at(s, run->group, run->page);
 	uint64_t bytes = s->limits.group[run->group].page_bytes;
 	struct run told = *run;
-	enum column to = COLUMN_DOOMED;
-	if (page->bad) {
+	enum column to = COLUMN_FREE;
+	device_bytes(s, page, run->group, -1);
+	if (page->moving) {
+		page->moving = 0;
+		page->bad = 0;
+		page->state = PAGE_MOVING; /* until the copy is done that fills it */
+		s->page_leaving[run->group] += page->place == PLACE_DEVICE;
+		to = COLUMN_MOVING;
+	} else if (page->bad == PAGE_BAD) {
 		page->state = PAGE_QUARANTINED;
 		page->bad = 0;
 		s->page_quarantined[run->group]++;
 		told.kind = EFFECT_QUARANTINE;
-	} else if (s->limits.hold_until_durable) {
+		to = COLUMN_DOOMED;
+	} else if (s->limits.hold_until_durable && page->place == PLACE_DEVICE) {
 		page->state = PAGE_DOOMED;
+		page->bad = 0;
 		page->doom_step = s->step;
 		page_push(s, &s->page_doomed[run->group], run->group, run->page);
+		to = COLUMN_DOOMED;
 	} else {
 		page->state = PAGE_FREE;
-		page_push(s, &s->page_free[run->group], run->group, run->page);
-		to = COLUMN_FREE;
+		page->bad = 0;
+		page_push(s, &s->page_free[page->place][run->group], run->group, run->page);
 	}
-	ledger_move(s, ACCOUNT_DEVICE, column_of_owner(session_at(s, run->session)), to, bytes);
-	CHECK(principal_at(s, page->principal)->bytes >= bytes);
-	principal_at(s, page->principal)->bytes -= bytes;
+	ledger_move(s, account_of[page->place], from, to, bytes);
 	run_emit(p, &told);
 }
 
@@ -310,9 +368,12 @@ static void page_leave(struct step *p, const struct run *run)
 	struct session *x = session_at(s, run->session);
 	struct page *page = page_at(s, run->group, run->page);
 	int lead = run->group == 0, yielded = page_yields(page);
+	enum column before = column_of(s, page);
 	CHECK(page->state == PAGE_OWNED);
 	CHECK(page->owners > 0);
 	CHECK(page->unit == run->unit);
+	if (page->owners == 1)
+		sole_count(s, run->group, page, -1);
 	page->owners--;
 	page->owner_xor ^= run->session;
 	if (run->unit >= x->floor)
@@ -326,15 +387,140 @@ static void page_leave(struct step *p, const struct run *run)
 		else
 			s->share_extra--;
 	}
-	if (page->owners == 1) {
-		struct session *alone = session_at(s, page->owner_xor);
-		ledger_move(s, ACCOUNT_DEVICE, COLUMN_SHARED, column_of_owner(alone),
-			    s->limits.group[run->group].page_bytes);
-		if (lead)
-			alone->sole++;
-	} else if (page->owners == 0) {
-		page_release(p, run);
+	if (page->owners == 0) {
+		page_release(p, run, before);
+		return;
 	}
+	if (page->owners == 1) {
+		sole_count(s, run->group, page, 1);
+		if (lead) {
+			session_at(s, page->owner_xor)->sole++;
+			session_at(s, page->owner_xor)->edge = session_at(s, page->owner_xor)->units;
+		}
+	}
+	ledger_move(s, account_of[page->place], before, column_of(s, page),
+		    s->limits.group[run->group].page_bytes);
+}
+
+/* Moves. */
+
+static void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b)
+{
+	struct page *x = page_at(s, group, a), *y = page_at(s, group, b);
+	uint32_t slot = x->slot;
+	uint8_t place = x->place;
+	x->slot = y->slot;
+	x->place = y->place;
+	y->slot = slot;
+	y->place = place;
+	*slot_page(s, group, (enum place)x->place, x->slot) = a;
+	*slot_page(s, group, (enum place)y->place, y->slot) = b;
+}
+
+static void page_move(struct step *p, uint32_t session, uint32_t group, uint32_t index, enum place to)
+{
+	struct sched *s = p->s;
+	struct page *page = page_at(s, group, index);
+	uint32_t other = page_pop(s, &s->page_free[to][group], group);
+	struct page *target = page_at(s, group, other);
+	uint64_t bytes = s->limits.group[group].page_bytes;
+	const struct session *x = session_at(s, session);
+	enum column before = column_of(s, page);
+	struct effect *told = effect_of_session(p, EFFECT_COPY, session);
+	CHECK(page->state == PAGE_OWNED);
+	CHECK(!page->moving);
+	if (page->owners == 1)
+		sole_count(s, group, page, -1);
+	device_bytes(s, page, group, -1);
+	told->as.copy.group = group;
+	told->as.copy.place_from = page->place;
+	told->as.copy.page_from = page->slot;
+	told->as.copy.tag_from = page->tag;
+	ledger_move(s, account_of[page->place], before, COLUMN_MOVING, bytes);
+	ledger_move(s, account_of[to], COLUMN_FREE, COLUMN_MOVING, bytes);
+	slots_trade(s, group, index, other);
+	page->moving = 1;
+	page->tag = s->tag_next++;
+	page->partner = other;
+	page->copy = target->copy = (uint32_t)s->copy_next;
+	target->state = PAGE_MOVING;
+	target->partner = index;
+	target->next = SCHED_NONE;
+	s->page_leaving[group] += target->place == PLACE_DEVICE;
+	s->copies++;
+	device_bytes(s, page, group, 1);
+	if (page->owners == 1)
+		sole_count(s, group, page, 1);
+	told->as.copy.place_to = to;
+	told->as.copy.page_to = page->slot;
+	told->as.copy.tag_to = page->tag;
+	told->as.copy.copy = s->copy_next++ << 28 | (uint64_t)group << 26 | other;
+	uint32_t first = page->unit * s->limits.page_tokens, left = x->resident - first;
+	told->as.copy.tokens = left < s->limits.page_tokens ? left : s->limits.page_tokens;
+}
+
+/* Moves the session's unit, in all groups, to a place with room. Whoever else owns it finds it there. */
+void pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to)
+{
+	struct sched *s = p->s;
+	struct cursor at = cursor_at(s, session, unit);
+	CHECK(pages_room(s, to));
+	const struct page *lead = page_at(s, 0, cursor_page(s, &at, 0));
+	s->yielding_units -= (uint32_t)page_yields(lead);
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		page_move(p, session, g, cursor_page(s, &at, g), to);
+	s->yielding_units += (uint32_t)page_yields(lead);
+}
+
+/* A page whose slot nobody needs any more. */
+static void page_arrived_free(struct sched *s, uint32_t group, uint32_t index)
+{
+	struct page *page = page_at(s, group, index);
+	enum column to = COLUMN_FREE;
+	CHECK(page->state == PAGE_MOVING);
+	if (page->place == PLACE_DEVICE)
+		s->page_leaving[group]--;
+	if (page->place == PLACE_DEVICE && s->limits.hold_until_durable) {
+		page->state = PAGE_DOOMED;
+		page->doom_step = s->step;
+		page_push(s, &s->page_doomed[group], group, index);
+		to = COLUMN_DOOMED;
+	} else {
+		page->state = PAGE_FREE;
+		page_push(s, &s->page_free[page->place][group], group, index);
+	}
+	ledger_move(s, account_of[page->place], COLUMN_MOVING, to, s->limits.group[group].page_bytes);
+}
+
+void on_copy_done(struct step *p)
+{
+	struct sched *s = p->s;
+	uint64_t copy = p->event->as.copy.copy;
+	uint32_t group = (uint32_t)(copy >> 26 & 3), other = (uint32_t)(copy & 0x3ffffff);
+	CHECK(s->copies > 0); /* R2 */
+	CHECK(group < s->limits.group_count);
+	CHECK(other < pages_of_group(s, group));
+	struct page *source = page_at(s, group, other);
+	CHECK(source->state == PAGE_MOVING);
+	uint32_t index = source->partner;
+	struct page *page = page_at(s, group, index);
+	CHECK(source->copy == (uint32_t)(copy >> 28));
+	CHECK(page->copy == source->copy);
+	s->copies--;
+	page_arrived_free(s, group, other);
+	if (page->state == PAGE_MOVING) {
+		page_arrived_free(s, group, index); /* its owners left meanwhile */
+		return;
+	}
+	if (page->owners == 1)
+		sole_count(s, group, page, -1);
+	page->moving = 0;
+	if (p->event->as.copy.err)
+		page->bad = PAGE_LOST;
+	ledger_move(s, account_of[page->place], COLUMN_MOVING, column_of(s, page),
+		    s->limits.group[group].page_bytes);
+	if (page->owners == 1)
+		sole_count(s, group, page, 1);
 }
 
 void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost_why reason)
@@ -355,6 +541,8 @@ void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost
 		}
 	}
 	table_shrink(s, x, units_left);
+	if (x->edge > x->units)
+		x->edge = x->units;
 }
 
 void pages_floor_set(struct sched *s, uint32_t session, uint32_t floor)
@@ -388,7 +576,7 @@ void pages_durable(struct sched *s, uint64_t step)
 			uint32_t page = page_pop(s, doomed, g);
 			CHECK(page_at(s, g, page)->state == PAGE_DOOMED);
 			page_at(s, g, page)->state = PAGE_FREE;
-			page_push(s, &s->page_free[g], g, page);
+			page_push(s, &s->page_free[PLACE_DEVICE][g], g, page);
 			ledger_move(s, ACCOUNT_DEVICE, COLUMN_DOOMED, COLUMN_FREE,
 				    s->limits.group[g].page_bytes);
 		}

@@ -86,10 +86,13 @@ uint32_t sched_effect_max(const struct sched_limits *l)
 	uint64_t assigned = l->batch_rows / l->page_tokens + 2 * (uint64_t)l->batch_turns;
 	uint64_t pages = 0, units = (l->context_tokens + (uint64_t)l->page_tokens - 1) / l->page_tokens;
 	for (uint32_t g = 0; g < l->group_count; g++)
-		pages += l->group[g].page_count[PLACE_DEVICE];
+		for (uint32_t place = 0; place < PLACE_COUNT; place++)
+			pages += l->group[g].page_count[place];
 	if (units > pages)
 		units = pages;
-	uint64_t most = pages + (assigned + units) * l->group_count + 6 * (uint64_t)l->session_count +
+	/* Copies: what is loaded, what is moved down for it or ahead, one whole context. */
+	uint64_t copies = assigned + units + 2 * (uint64_t)LOAD_MAX * l->batch_turns + 4 * AHEAD_MAX;
+	uint64_t most = pages + (assigned + units + copies) * l->group_count + 6 * (uint64_t)l->session_count +
 		5 * (uint64_t)l->turn_count + 16;
 	return most < 0xffffffffu ? (uint32_t)most : 0xffffffffu;
 }
@@ -129,13 +132,6 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 }
 
 /* The step. */
-
-static void on_copy_done(struct step *p)
-{
-	static const uint32_t copies_in_flight = 0; /* R2: this form issues none */
-	CHECK(p->event->kind == EVENT_COPY_DONE);
-	CHECK(copies_in_flight > 0);
-}
 
 static void on_dead(struct step *p)
 {
@@ -235,6 +231,7 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	step_time(&p);
 	retain_tick(&p);
 	admit_waiting(&p);
+	load_issue(&p);
 	batch_issue(&p);
 	ledger_settle(s);
 }

@@ -132,10 +132,10 @@ struct session_view {
 	uint64_t key;
 	uint32_t principal, state, turn; /* turn: the active one, or SCHED_NONE */
 	uint32_t pause;                  /* enum pause, when idle */
-	uint32_t history, resident;      /* tokens; resident: with K and V on the device */
+	uint32_t history, resident;      /* tokens; resident: with K and V, on whatever place */
 	uint32_t residency;
 	uint64_t granted_bytes, lease_until_us;
-	uint64_t device_bytes, idle_since_us;
+	uint64_t device_bytes, lower_bytes, idle_since_us; /* lower_bytes: on host and disk */
 };
 /* -ERR_NOT_FOUND if the index is not in use. */
 int sched_session(const struct sched *s, uint32_t session, struct session_view *out);
@@ -152,7 +152,7 @@ struct turn_view {
 int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out);
 
 struct page_ref {
-	uint32_t page, reserved;
+	uint32_t page, place; /* the slot, and the place that it is of: enum place */
 	uint64_t tag;
 };
 /* The session's pages of a group for positions first_page*page_tokens and on: up to `count` into

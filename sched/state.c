@@ -14,8 +14,25 @@ static void *table_at(const struct sched *s, uint64_t offset, uint64_t index, si
 struct page *page_at(const struct sched *s, uint32_t group, uint32_t page)
 {
 	CHECK(group < s->limits.group_count);
-	CHECK(page < s->limits.group[group].page_count[PLACE_DEVICE]);
+	CHECK(page < pages_of_group(s, group));
 	return table_at(s, s->at_page[group], page, sizeof(struct page));
+}
+
+uint32_t pages_of_group(const struct sched *s, uint32_t group)
+{
+	const uint32_t *count = s->limits.group[group].page_count;
+	return count[PLACE_DEVICE] + count[PLACE_HOST] + count[PLACE_DISK];
+}
+
+/* Which page has the slot. */
+uint32_t *slot_page(const struct sched *s, uint32_t group, enum place place, uint32_t slot)
+{
+	const uint32_t *count = s->limits.group[group].page_count;
+	CHECK(group < s->limits.group_count);
+	CHECK(slot < count[place]);
+	for (uint32_t before = 0; before < (uint32_t)place; before++)
+		slot += count[before];
+	return table_at(s, s->at_slot[group], slot, sizeof(uint32_t));
 }
 
 struct session *session_at(const struct sched *s, uint32_t session)
@@ -79,8 +96,9 @@ size_t state_layout(struct sched *s)
 	uint32_t pages = 0;
 	(void)room(&bytes, 1, sizeof *s);
 	for (uint32_t g = 0; g < l->group_count; g++) {
-		uint32_t count = l->group[g].page_count[PLACE_DEVICE];
+		uint32_t count = pages_of_group(s, g);
 		s->at_page[g] = room(&bytes, count, sizeof(struct page));
+		s->at_slot[g] = room(&bytes, count, sizeof(uint32_t));
 		if (g == 0 || count < pages)
 			pages = count;
 	}
@@ -109,7 +127,9 @@ uint32_t units_of(const struct sched *s, uint64_t tokens)
 static struct link *link_of(struct sched *s, enum link_kind kind, uint32_t item)
 {
 	switch (kind) {
-	case LINK_REST: return &session_at(s, item)->rest;
+	case LINK_REST:
+	case LINK_REST_HOST:
+	case LINK_REST_DISK: return &session_at(s, item)->rest[kind - LINK_REST];
 	case LINK_PAUSE: return &session_at(s, item)->pause_link;
 	case LINK_GRANT: return &session_at(s, item)->grant;
 	default: return &turn_at(s, item)->link;

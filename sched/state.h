@@ -30,6 +30,8 @@ enum {
 	SHARE_FACTOR = 8, /* page table entries kept for shared pages, for each page of the slab */
 	FLOOR_ALL = 0xffffffffu - 1, /* a session that yields nothing */
 	AGE_COUNT = 40,     /* ages of a pause that are told apart: each up to half as long again */
+	LOAD_MAX = 64,      /* units that one turn begins to load in one step at most */
+	AHEAD_MAX = 8,      /* units that are moved ahead of need in one step at most, of each place */
 	KIND_COUNT = 3,     /* of pauses: after an answer, after a tool call, after another end */
 	HINT_COUNT = 8,     /* classes of pauses whose end was told, by its order of magnitude */
 	SIZE_COUNT = 4, LAST_COUNT = 4, /* bins of what was sampled, and of the pause before */
@@ -43,6 +45,12 @@ struct link {
 	uint32_t prev, next;
 };
 
+/* A page is named by an index that stays when it moves: it then trades slots with a free page of the
+   other place. Indices count the slots of all places; slots are what the world sees.
+
+   A move takes effect at once: the page is where it goes to, `moving` until COPY_DONE; the page that
+   got its old slot is MOVING, and becomes free then. So nobody reads the one or fills the other
+   before the copy is done, and neither needs to be taken back. */
 /* A list through the `link` of table entries. */
 struct chain {
 	uint32_t first, last, count;
@@ -56,9 +64,16 @@ struct page {
 	uint32_t yielding;  /* of those, the ones that would give it up */
 	uint32_t owner_xor; /* of the owners' indices: with one owner left, its index */
 	uint32_t principal;
-	uint32_t state;     /* FREE, OWNED, DOOMED or QUARANTINED; SHARED is OWNED with more owners */
-	uint32_t bad;       /* 1: to be quarantined when the last owner is gone */
+	uint32_t slot;      /* where its bytes lie, in its place */
+	uint32_t partner;   /* MOVING: the page that the copy in flight fills, or the one that it filled */
+	uint32_t copy;      /* of the copy in flight: the low bits of its number */
+	uint8_t state;      /* FREE, OWNED, MOVING, DOOMED or QUARANTINED; SHARED is OWNED with more owners */
+	uint8_t place;      /* enum place */
+	uint8_t moving;     /* 1: OWNED, and the copy that fills its slot is in flight */
+	uint8_t bad;        /* PAGE_BAD: to be quarantined when the last owner is gone; PAGE_LOST: a copy
+			       failed, its owners lose it when they next run */
 };
+enum { PAGE_BAD = 1, PAGE_LOST = 2 };
 _Static_assert(sizeof(struct page) <= 64, "a page's entry is small");
 
 struct session {
@@ -70,13 +85,17 @@ struct session {
 	uint32_t turn, next_turn; /* the active one, and one that waits for it to leave the batch */
 	uint32_t history, resident, known; /* known: leading tokens that were computed once */
 	uint32_t units, sole;     /* units in the table; those with no other owner: the last ones */
+	uint32_t at[PLACE_COUNT]; /* of the sole ones, those on each place */
+	uint64_t here_bytes;      /* of sole pages on the device that do not move */
+	uint32_t edge;            /* at[DEVICE] and shared units all lie before: a hint, see retain.c */
 	uint32_t floor;           /* units from here on are yielded to those who need pages */
 	uint32_t granted;         /* units that stay while the session waits */
 	uint32_t residency, expired, closing;
 	uint32_t chunk_first, chunk_last;
 	uint32_t heap_at;         /* place in the timers, from 1; 0: none */
-	struct link rest, pause_link, grant, family; /* rest: also the list of free sessions */
+	struct link rest[PLACE_COUNT], pause_link, grant, family; /* rest[0]: also the list of free sessions */
 	uint32_t at_rest;         /* enum rest: which list of those who can give */
+	uint32_t low_rest[PLACE_COUNT]; /* 1: in the list of those who can give there; not the device */
 	uint32_t rest_units;      /* as counted in its class */
 	uint32_t pausing, class, age; /* pausing 1: in the pause list of this class and age */
 	uint64_t seen_us;         /* until when its pause was counted */
@@ -91,13 +110,15 @@ struct turn {
 	uint32_t keep, prompt, output_max, credit, sampled;
 	uint32_t claim;    /* units that may still be assigned to it */
 	uint32_t promised; /* of those, the ones that are its to have at any time */
+	uint32_t missing;  /* units in the table of its session that are not on the device */
+	uint32_t loading;  /* 1: there are some, or their copies are in flight */
 	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
 	uint64_t asked, planned;           /* the step in which it was last asked to run; planned */
 	uint32_t answer_why;
-	uint32_t origin_resident, origin_recomputed, origin_fresh;
+	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;
 };
@@ -117,7 +138,7 @@ enum rest { REST_NOTHING, REST_SOLE, REST_SHARED };
    the longest first. */
 struct pause_class {
 	uint64_t name;         /* of a tool's class: principal and tool; 0: not in use */
-	uint64_t pausing, resting; /* a bit for each age whose list is not empty */
+	uint64_t pausing, resting[PLACE_COUNT]; /* a bit for each age whose list is not empty */
 	uint64_t exposure_us[AGE_COUNT];
 	uint32_t returns[AGE_COUNT]; /* in 1/RETURN_ONE */
 	uint64_t value[AGE_COUNT];   /* of one unit for a while: see retain.c */
@@ -126,7 +147,7 @@ struct pause_class {
 	uint64_t expected;     /* a bit for each age at which a return within wait_us_max is likely */
 	uint64_t seen;         /* returns in all, in 1/RETURN_ONE */
 	uint64_t base_seen;    /* of the class that it leans on, when value was computed; 0: never was */
-	struct chain pause[AGE_COUNT], rest[AGE_COUNT];
+	struct chain pause[AGE_COUNT], rest[PLACE_COUNT][AGE_COUNT];
 	uint64_t units[AGE_COUNT]; /* of the sessions in rest */
 };
 
@@ -148,7 +169,10 @@ struct sched {
 	uint64_t at_class;
 	struct sched_counts counts;
 	uint64_t ledger[ACCOUNT_COUNT][COLUMN_COUNT];
-	struct chain page_free[SCHED_GROUP_MAX], page_doomed[SCHED_GROUP_MAX];
+	struct chain page_free[PLACE_COUNT][SCHED_GROUP_MAX], page_doomed[SCHED_GROUP_MAX];
+	uint32_t page_leaving[SCHED_GROUP_MAX]; /* on the device: MOVING, free when their copy is done */
+	uint64_t at_slot[SCHED_GROUP_MAX], copy_next;
+	uint32_t copies; /* in flight */
 	uint32_t page_quarantined[SCHED_GROUP_MAX];
 	uint32_t context_units;
 	uint32_t share_extra, share_max; /* table entries beyond the first of each page */
@@ -183,7 +207,7 @@ size_t state_layout(struct sched *s); /* sets the offsets from s->limits; the bl
 uint32_t units_of(const struct sched *s, uint64_t tokens); /* that tokens fill, rounded up */
 
 /* Which of an item's links a chain goes through; LINK_TURN is the turns', the others sessions'. */
-enum link_kind { LINK_REST, LINK_PAUSE, LINK_GRANT, LINK_TURN };
+enum link_kind { LINK_REST, LINK_REST_HOST, LINK_REST_DISK, LINK_PAUSE, LINK_GRANT, LINK_TURN };
 void chain_clear(struct chain *chain);
 void chain_push_last(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item);
 void chain_push_first(struct sched *s, struct chain *chain, enum link_kind kind, uint32_t item);
@@ -217,6 +241,11 @@ struct cursor {
 struct cursor cursor_at(const struct sched *s, uint32_t session, uint32_t unit);
 void cursor_next(const struct sched *s, struct cursor *at);
 uint32_t cursor_page(const struct sched *s, const struct cursor *at, uint32_t group);
+uint32_t *slot_page(const struct sched *s, uint32_t group, enum place place, uint32_t slot);
+uint32_t pages_of_group(const struct sched *s, uint32_t group); /* of all places */
+int pages_room(const struct sched *s, enum place place);        /* a free page in each group */
+void pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to);
+void on_copy_done(struct step *p);
 uint32_t table_page(const struct sched *s, uint32_t session, uint32_t group, uint32_t unit);
 int page_yields(const struct page *page); /* all its owners would give it up */
 void pages_init(struct sched *s);
@@ -228,6 +257,14 @@ void pages_durable(struct sched *s, uint64_t step);
 uint32_t pages_free_units(const struct sched *s);    /* assignable now, in every group */
 uint32_t pages_coming_units(const struct sched *s);  /* free or doomed */
 uint32_t pages_total_units(const struct sched *s);   /* not quarantined */
+
+/* load.c: what comes back from lower places. */
+int unit_moves(const struct sched *s, const struct cursor *at); /* a copy of it is in flight */
+uint32_t load_missing(const struct sched *s, uint32_t session); /* units not on the device */
+int load_needed(const struct sched *s, uint32_t session);       /* there are some, or they move */
+uint32_t load_tokens(const struct sched *s, uint32_t session);  /* resident ones, not on the device */
+void load_mend(struct step *p, uint32_t session);
+void load_issue(struct step *p);
 
 /* claim.c: what running turns may still need, and what is promised of it. */
 uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */
@@ -246,6 +283,13 @@ void retain_expire(struct step *p, uint32_t session);
 uint32_t retain_floor(const struct session *x);
 uint32_t retain_blocker(const struct sched *s, uint32_t session);
 void on_residency(struct step *p);
+
+/* pause.c: what is learned of pauses. */
+void pause_init(struct sched *s);
+uint32_t pause_age_of(uint64_t us);
+uint32_t pause_class(struct sched *s, const struct session *x);
+void pause_renew(struct sched *s, uint32_t class);
+void pause_count(struct sched *s, uint32_t session, int returned);
 
 /* retain.c: what stays between turns beyond that, and who gives way. */
 void retain_init(struct sched *s);

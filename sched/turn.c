@@ -49,6 +49,7 @@ static void end_tell(struct step *p, uint32_t turn, enum end end, int err)
 	if (t->state == TURN_RUNNING) {
 		told->as.end.prompt_tokens = t->prompt;
 		told->as.end.resident = t->origin_resident;
+		told->as.end.reloaded = t->origin_reloaded;
 		told->as.end.recomputed = t->origin_recomputed;
 		told->as.end.fresh = t->origin_fresh;
 	}
@@ -68,9 +69,9 @@ static void turn_stop(struct step *p, uint32_t turn)
 	chain_take(s, &s->running, LINK_TURN, turn);
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
-	t->promised = t->claim = 0;
+	t->promised = t->claim = t->missing = t->loading = 0;
 	pages_drop(p, t->session, units_of(s, x->resident), 0);
-	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RUNNING, COLUMN_RETAINED, x->sole * s->unit_bytes);
+	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RUNNING, COLUMN_RETAINED, x->here_bytes);
 	x->state = SESSION_IDLE;
 	pages_floor_set(s, t->session, retain_floor(x));
 }
@@ -114,6 +115,7 @@ static void turn_take_over(struct step *p, uint32_t turn)
 	const struct turn *t = turn_at(s, turn);
 	struct session *x = session_at(s, t->session);
 	CHECK(x->turn == SCHED_NONE);
+	load_mend(p, t->session);
 	retain_return(s, t->session);
 	x->turn = turn;
 	x->state = SESSION_WAITING;
@@ -313,7 +315,8 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	CHECK(x->resident < t->prompt);
 	CHECK(units >= x->units);
 	uint32_t known = x->known > x->resident ? x->known : x->resident;
-	t->origin_resident = x->resident;
+	t->origin_reloaded = load_tokens(s, t->session);
+	t->origin_resident = x->resident - t->origin_reloaded;
 	t->origin_recomputed = known - x->resident;
 	t->origin_fresh = t->prompt - known;
 	s->counts.turns_admitted++;
@@ -324,12 +327,15 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	chain_push_last(s, &s->running, LINK_TURN, turn);
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
-	t->claim = units - x->units;
-	t->promised = claim_quantum(s, t->prompt, x->units, t->claim);
-	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RETAINED, COLUMN_RUNNING, x->sole * s->unit_bytes);
+	t->missing = load_missing(s, t->session);
+	t->loading = (uint32_t)load_needed(s, t->session);
+	t->claim = units - (x->units - t->missing);
+	t->promised = claim_quantum(s, t->prompt, x->units - t->missing, t->claim);
+	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RETAINED, COLUMN_RUNNING, x->here_bytes);
 	x->state = SESSION_RUNNING;
 	pages_floor_set(s, t->session, FLOOR_ALL);
 	s->promised_units += t->promised;
+	s->counts.tokens_reloaded += t->origin_reloaded;
 	CHECK(claim_safe(s)); /* I6 */
 	(void)effect_of_turn(p, EFFECT_ADMITTED, turn);
 }

@@ -33,7 +33,9 @@ int sched_session(const struct sched *s, uint32_t session, struct session_view *
 	out->residency = x->residency;
 	out->granted_bytes = x->granted * s->unit_bytes;
 	out->lease_until_us = x->lease_until_us;
-	out->device_bytes = x->units * s->unit_bytes;
+	uint64_t away = load_missing(s, session) * s->unit_bytes;
+	out->device_bytes = x->units * s->unit_bytes - away;
+	out->lower_bytes = away;
 	out->idle_since_us = x->idle_since_us;
 	return 0;
 }
@@ -77,8 +79,9 @@ uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t grou
 	struct cursor at = cursor_at(s, session, first_page);
 	for (uint32_t i = 0; i < count; i++, cursor_next(s, &at)) {
 		out[i].page = cursor_page(s, &at, group);
-		out[i].reserved = 0;
+		out[i].place = page_at(s, group, out[i].page)->place;
 		out[i].tag = page_at(s, group, out[i].page)->tag;
+		out[i].page = page_at(s, group, out[i].page)->slot;
 	}
 	return count;
 }
@@ -87,10 +90,10 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 {
 	if (group >= s->limits.group_count || page >= s->limits.group[group].page_count[PLACE_DEVICE])
 		return -ERR_NOT_FOUND;
-	const struct page *seen = page_at(s, group, page);
+	const struct page *seen = page_at(s, group, *slot_page(s, group, PLACE_DEVICE, page));
 	memset(out, 0, sizeof *out);
 	out->tag = seen->tag;
-	out->state = seen->owners > 1 ? PAGE_SHARED : seen->state;
+	out->state = seen->moving ? PAGE_MOVING : seen->owners > 1 ? PAGE_SHARED : seen->state;
 	out->principal = seen->principal;
 	out->owners = seen->owners;
 	out->position = seen->unit * s->limits.page_tokens;

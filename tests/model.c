@@ -6,7 +6,7 @@
 
 #include <string.h>
 
-void model_fail(struct model *m, const char *rule)
+__attribute__((noinline)) void model_fail(struct model *m, const char *rule)
 {
 	if (!m->failure)
 		m->failure = rule;
@@ -92,11 +92,59 @@ static void history_cut(struct model *m, struct model_session *x, uint32_t token
 	resident_cut(m, x, tokens);
 }
 
+/* Units that are not on the device. */
+uint32_t model_missing(const struct model *m, const struct model_session *x)
+{
+	uint32_t missing = 0;
+	(void)m;
+	for (uint32_t u = 0; u < x->unit_count[0]; u++)
+		missing += x->unit[0][u] >= SIM_PAGES;
+	return missing;
+}
+
+/* Something of the session is not on the device, or not yet. */
+int model_on_the_way(const struct model *m, const struct model_session *x)
+{
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		for (uint32_t u = 0; u < x->unit_count[g]; u++)
+			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
+			    m->page[g][x->unit[g][u]].lost)
+				return 1;
+	return 0;
+}
+
+/* The session gives up what a failed copy lost; returns how many tokens. */
+static uint32_t mend(struct model *m, struct model_session *x)
+{
+	uint32_t lost = x->unit_count[0], before = x->resident, page_tokens = m->limits.page_tokens;
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		for (uint32_t u = 0; u < x->unit_count[g] && u < lost; u++)
+			if (m->page[g][x->unit[g][u]].lost)
+				lost = u;
+	if (lost == x->unit_count[0])
+		return 0;
+	if (x->resident > lost * page_tokens)
+		x->resident = lost * page_tokens;
+	table_cut(m, x, lost * page_tokens);
+	return before - x->resident;
+}
+
+/* A running turn computes again what it lost. */
+static void turn_mend(struct model *m, struct model_turn *t)
+{
+	uint32_t lost = mend(m, &m->session[t->session]);
+	uint32_t part = lost < t->reloaded ? lost : t->reloaded;
+	t->reloaded -= part;
+	t->resident -= lost - part;
+	t->recomputed += lost;
+}
+
 static void take_over(struct model *m, uint32_t turn)
 {
 	struct model_turn *t = &m->turn[turn];
 	struct model_session *x = &m->session[t->session];
 	x->turn = turn;
+	(void)mend(m, x);
 	history_cut(m, x, t->keep);
 	history_append(m, x, t->append);
 	resident_cut(m, x, x->history - 1);
@@ -208,6 +256,37 @@ static void event_batch(struct model *m, const struct batch_result *results)
 	m->entry_count = 0;
 }
 
+static void page_freed(struct model *m, uint32_t id, struct model_page *page)
+{
+	page->state = m->limits.hold_until_durable && id < SIM_PAGES ? PAGE_DOOMED : PAGE_FREE;
+	page->doom_step = m->step;
+	page->lost = 0;
+}
+
+static void event_copy(struct model *m, const struct event *e)
+{
+	struct model_copy *copy = m->copy;
+	while (copy->id != e->as.copy.copy)
+		copy++;
+	struct model_page *from = &m->page[copy->group][copy->from], *to = &m->page[copy->group][copy->to];
+	if (from->state != PAGE_MOVING)
+		model_fail(m, "the source of a copy was used before it was done");
+	page_freed(m, copy->from, from);
+	if (to->state == PAGE_MOVING) {
+		page_freed(m, copy->to, to);
+	} else {
+		to->copying = 0;
+		to->lost |= e->as.copy.err != 0;
+		if (!to->lost)
+			memcpy(to->slot, copy->slot, sizeof to->slot);
+	}
+	copy->id = 0;
+	m->copies--;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		if (m->turn[i].live && m->turn[i].running && to->lost)
+			turn_mend(m, &m->turn[i]);
+}
+
 /* What the event means before any effect. */
 void model_event(struct model *m, const struct event *e, const struct batch_result *results,
 		 const struct effects *out)
@@ -249,6 +328,9 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 				if (m->page[g][i].state == PAGE_DOOMED &&
 				    m->page[g][i].doom_step <= e->as.durable.step)
 					m->page[g][i].state = PAGE_FREE;
+		break;
+	case EVENT_COPY_DONE:
+		event_copy(m, e);
 		break;
 	case EVENT_DRAIN:
 		m->draining = 1;
@@ -292,7 +374,7 @@ static void effect_share(struct model *m, const struct effect *f)
 	const struct model_session *parent = &m->session[m->event.session];
 	uint32_t g = f->as.run.group;
 	for (uint32_t i = 0; i < f->as.run.page_count; i++) {
-		uint32_t unit = x->unit_count[g]++, page = f->as.run.page_first + i;
+		uint32_t unit = x->unit_count[g]++, page = model_id(f->as.run.place, f->as.run.page_first + i);
 		if (unit != f->as.run.position_first / m->limits.page_tokens + i || parent->unit[g][unit] != page)
 			model_fail(m, "SHARE of another page than the parent's");
 		if ((unit + 1) * m->limits.page_tokens > parent->resident)
@@ -336,13 +418,16 @@ static void effect_free(struct model *m, const struct effect *f)
 	if (x->turn != SCHED_NONE && m->turn[x->turn].in_flight)
 		model_fail(m, "FREE of a page that the batch in flight may read");
 	for (uint32_t i = 0; i < f->as.run.page_count; i++) {
-		uint32_t index = f->as.run.page_first + i;
+		uint32_t index = model_id(f->as.run.place, f->as.run.page_first + i);
 		struct model_page *page = &m->page[g][index];
 		if (first + i >= SIM_UNITS || x->unit[g][first + i] != index)
 			model_fail(m, "FREE of a page that is not the session's");
 		if (page->tag != f->as.run.tag_first + i || page->state != PAGE_OWNED)
 			model_fail(m, "FREE names another tag, or a page without owner");
-		page->state = m->limits.hold_until_durable ? PAGE_DOOMED : PAGE_FREE;
+		page_freed(m, index, page);
+		if (page->copying)
+			page->state = PAGE_MOVING; /* until the copy that fills it is done */
+		page->copying = 0;
 		if (f->kind == EFFECT_QUARANTINE) {
 			if (!page->bad)
 				model_fail(m, "QUARANTINE of a good page");
@@ -350,7 +435,6 @@ static void effect_free(struct model *m, const struct effect *f)
 		} else if (page->bad) {
 			model_fail(m, "FREE of a bad page");
 		}
-		page->doom_step = m->step;
 	}
 	if (x->unit_count[g] > first)
 		x->unit_count[g] = first;
@@ -362,6 +446,8 @@ static void effect_lost(struct model *m, const struct effect *f)
 	uint32_t page_tokens = m->limits.page_tokens, floor;
 	if (x->turn != SCHED_NONE && m->turn[x->turn].running)
 		model_fail(m, "LOST by a running session");
+	if (f->as.lost.why == LOST_COPY)
+		return; /* taken from the copy that failed */
 	if (f->as.lost.why == LOST_QUARANTINE) {
 		if (f->as.lost.tokens_after != x->resident)
 			model_fail(m, "LOST tells another number of tokens");
@@ -394,10 +480,58 @@ static void effect_admitted(struct model *m, const struct effect *f)
 	t->admitted = ++m->admissions;
 	if (t->arrived_us + m->limits.wait_us_max <= m->event.now_us)
 		m->forced_us = m->event.now_us;
-	t->resident = x->resident;
+	t->reloaded = 0;
+	for (uint32_t i = 0; i < x->resident; i++)
+		t->reloaded += x->unit[0][i / m->limits.page_tokens] >= SIM_PAGES;
+	t->resident = x->resident - t->reloaded;
 	t->recomputed = t->fresh = 0;
 	for (uint32_t i = x->resident; i < x->history; i++)
 		*(x->ever[i] ? &t->recomputed : &t->fresh) += 1;
+	turn_mend(m, t);
+}
+
+static void effect_copy(struct model *m, const struct effect *f)
+{
+	uint32_t g = f->as.copy.group, from = model_id(f->as.copy.place_from, f->as.copy.page_from);
+	uint32_t to = model_id(f->as.copy.place_to, f->as.copy.page_to), moved = 0;
+	struct model_page *source = &m->page[g][from], *target = &m->page[g][to];
+	struct model_copy *copy = m->copy;
+	while (copy->id)
+		copy++;
+	if (source->state != PAGE_OWNED || source->copying || source->tag != f->as.copy.tag_from)
+		model_fail(m, "COPY of a page that is not there");
+	if (target->state != PAGE_FREE || f->as.copy.tag_to != m->next_tag++)
+		model_fail(m, "COPY to a page that is not free, or with a tag used before");
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
+		struct model_session *x = &m->session[i];
+		for (uint32_t u = 0; x->open && u < x->unit_count[g]; u++) {
+			if (x->unit[g][u] != from)
+				continue;
+			x->unit[g][u] = to;
+			moved++;
+			if (from < SIM_PAGES && x->turn != SCHED_NONE && m->turn[x->turn].running)
+				model_fail(m, "COPY takes a page from a running turn");
+			uint32_t left = x->resident - u * m->limits.page_tokens;
+			if (left > m->limits.page_tokens)
+				left = m->limits.page_tokens;
+			if (i == f->session && f->as.copy.tokens != left)
+				model_fail(m, "COPY of another number of tokens");
+		}
+	}
+	if (moved == 0)
+		model_fail(m, "COPY of a page that nobody owns");
+	copy->id = f->as.copy.copy;
+	copy->group = g;
+	copy->from = from;
+	copy->to = to;
+	memcpy(copy->slot, source->slot, sizeof copy->slot);
+	memset(target->slot, 0xee, sizeof target->slot);
+	target->state = PAGE_OWNED;
+	target->tag = f->as.copy.tag_to;
+	target->copying = 1;
+	target->lost = source->lost;
+	source->state = PAGE_MOVING;
+	m->copies++;
 }
 
 static void effect_end(struct model *m, const struct effect *f)
@@ -419,7 +553,8 @@ static void effect_end(struct model *m, const struct effect *f)
 	if (f->as.end.err == ERR_NO_PAGES && !t->running)
 		t->ending = END_REFUSED;
 	/* The only way that an admitted turn can lack pages: there are less of them now. */
-	if (f->as.end.err == ERR_NO_PAGES && t->running && m->shrunk && t->ending == END_NONE)
+	int less = m->shrunk || m->event.kind == EVENT_COPY_DONE;
+	if (f->as.end.err == ERR_NO_PAGES && t->running && less && t->ending == END_NONE)
 		t->ending = END_FAULT;
 	if (f->as.end.end != t->ending || t->ending == END_NONE)
 		model_fail(m, "END with another reason, or without one");
@@ -428,7 +563,8 @@ static void effect_end(struct model *m, const struct effect *f)
 		model_fail(m, "END with wrong counts");
 	uint32_t prompt = t->running ? t->keep + t->append : 0;
 	if (f->as.end.prompt_tokens != prompt || f->as.end.resident != t->resident ||
-	    f->as.end.recomputed != t->recomputed || f->as.end.fresh != t->fresh || f->as.end.reloaded)
+	    f->as.end.recomputed != t->recomputed || f->as.end.fresh != t->fresh ||
+	    f->as.end.reloaded != t->reloaded)
 		model_fail(m, "END with wrong origins");
 	if (f->as.end.resident + f->as.end.reloaded + f->as.end.recomputed + f->as.end.fresh != prompt)
 		model_fail(m, "the origins do not add up to the prompt");
@@ -490,6 +626,7 @@ void model_effect(struct model *m, const struct effect *f, const struct effects 
 			model_fail(m, "CLOSED a session that is in use");
 		m->session[f->session].open = 0;
 		break;
+	case EFFECT_COPY: effect_copy(m, f); break;
 	case EFFECT_REFUSED: break;
 	default: model_fail(m, "an effect that this form does not have"); break;
 	}

@@ -8,6 +8,7 @@
 
 enum {
 	SIM_SESSIONS = 12, SIM_TURNS = 12, SIM_PAGES = 128, SIM_CONTEXT = 1700,
+	SIM_LOW = 40, SIM_COPIES = 4 * SIM_LOW * SCHED_GROUP_MAX,
 	SIM_UNITS = SIM_CONTEXT / 16 + 1, MODEL_TURNS = SIM_TURNS + 2
 };
 
@@ -17,7 +18,8 @@ struct model_session {
 	uint64_t granted_bytes;
 	uint64_t token[SIM_CONTEXT + 1];
 	uint32_t ever[SIM_CONTEXT + 1]; /* computed once, as part of this history */
-	uint32_t unit_count[SCHED_GROUP_MAX], unit[SCHED_GROUP_MAX][SIM_UNITS];
+	uint32_t unit_count[SCHED_GROUP_MAX];
+	uint32_t unit[SCHED_GROUP_MAX][SIM_UNITS]; /* model_id of each page */
 };
 
 struct model_turn {
@@ -25,13 +27,20 @@ struct model_turn {
 	uint32_t keep, append, output_max, credit, sampled;
 	uint32_t in_flight, ending;             /* ending: the END that must come, or END_NONE */
 	uint64_t key, arrival, arrived_us, admitted, deadline_us;
-	uint32_t resident, recomputed, fresh;
+	uint32_t resident, reloaded, recomputed, fresh;
 };
 
 struct model_page {
-	uint32_t state, bad; /* FREE, OWNED, DOOMED or QUARANTINED */
+	uint32_t state, bad; /* FREE, OWNED, MOVING (waits for a copy), DOOMED or QUARANTINED */
+	uint32_t copying, lost; /* copying: OWNED, and its content is on the way; lost: it never came */
 	uint64_t tag, doom_step;
 	uint64_t slot[256];  /* hash of the token whose K and V are there */
+};
+
+struct model_copy {
+	uint64_t id; /* 0: none */
+	uint32_t group, from, to;
+	uint64_t slot[256]; /* what it carries */
 };
 
 struct model {
@@ -39,7 +48,9 @@ struct model {
 	struct sched_limits limits;
 	struct model_session session[SIM_SESSIONS];
 	struct model_turn turn[MODEL_TURNS];
-	struct model_page page[SCHED_GROUP_MAX][SIM_PAGES];
+	struct model_page page[SCHED_GROUP_MAX][PLACE_COUNT * SIM_PAGES]; /* by model_id */
+	struct model_copy copy[SIM_COPIES];
+	uint32_t copies;
 	uint64_t next_token, next_tag, step, arrivals, admissions;
 	uint64_t forced_us; /* when a turn was admitted last that had waited for wait_us_max */
 	uint64_t batch; /* in flight, or 0 */
@@ -52,7 +63,15 @@ struct model {
 	const char *failure;
 };
 
+/* A page by place and slot, as one number: below SIM_PAGES on the device. */
+static inline uint32_t model_id(uint32_t place, uint32_t slot)
+{
+	return place * SIM_PAGES + slot;
+}
+
 /* model.c */
+uint32_t model_missing(const struct model *m, const struct model_session *x);
+int model_on_the_way(const struct model *m, const struct model_session *x);
 void model_open(struct model *m, struct sched *s, const struct sched_limits *limits);
 void model_event(struct model *m, const struct event *e, const struct batch_result *results,
 		 const struct effects *out);

@@ -139,6 +139,8 @@ static void entry_check(struct model *m, const struct batch_entry *entry)
 	int decode = t->sampled > 0 && entry->position_first + 1 == x->history;
 	if (decode != (entry->phase == PHASE_DECODE) || (!decode && entry->row_count > m->limits.chunk_tokens))
 		model_fail(m, "an entry of the wrong phase, or too long");
+	if (model_on_the_way(m, x))
+		model_fail(m, "a row of a session whose pages are not all there");
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		if (x->unit_count[g] * page_tokens < last) {
 			model_fail(m, "a row without a page");
@@ -165,6 +167,15 @@ static int session_runs(const struct model *m, uint32_t session)
 {
 	uint32_t turn = m->session[session].turn;
 	return turn != SCHED_NONE && m->turn[turn].running;
+}
+
+/* What the page holds, or what is on the way to it. */
+static const uint64_t *content(const struct model *m, uint32_t g, uint32_t id)
+{
+	for (uint32_t i = 0; m->page[g][id].copying && i < SIM_COPIES; i++)
+		if (m->copy[i].id && m->copy[i].group == g && m->copy[i].to == id)
+			return m->copy[i].slot;
+	return m->page[g][id].slot;
 }
 
 static void session_after(struct model *m, uint32_t session)
@@ -195,17 +206,19 @@ static void session_after(struct model *m, uint32_t session)
 			return;
 		}
 		for (uint32_t u = 0; u < count; u++)
-			if (refs[u].page != x->unit[g][u] || refs[u].tag != m->page[g][refs[u].page].tag)
+			if (model_id(refs[u].place, refs[u].page) != x->unit[g][u] ||
+			    refs[u].tag != m->page[g][x->unit[g][u]].tag)
 				model_fail(m, "a page table names another page or tag");
 		for (uint32_t i = 0, tokens = m->limits.page_tokens; i < x->resident; i++)
-			if (m->page[g][x->unit[g][i / tokens]].slot[i % tokens] != x->token[i])
+			if (content(m, g, x->unit[g][i / tokens])[i % tokens] != x->token[i] &&
+			    !m->page[g][x->unit[g][i / tokens]].lost)
 				model_fail(m, "what is called resident holds other tokens");
 	}
 }
 
 /* Owned pages by who owns them: running alone, at rest alone, more than one. */
 struct owned {
-	uint32_t running, retained, shared, yielding;
+	uint32_t running, retained, shared, moving, yielding;
 };
 
 static void page_after(struct model *m, uint32_t g, uint32_t page, struct owned *sum)
@@ -222,25 +235,30 @@ static void page_after(struct model *m, uint32_t g, uint32_t page, struct owned 
 			kept += session_runs(m, i) || u < granted_units(m, i);
 		}
 	}
-	(void)sched_page(m->s, g, page, &view);
 	const struct model_page *p = &m->page[g][page];
-	uint32_t state = owners > 1 ? PAGE_SHARED : p->state;
+	uint32_t state = p->copying ? PAGE_MOVING : owners > 1 ? PAGE_SHARED : p->state;
 	if ((owners > 0) != (p->state == PAGE_OWNED))
 		model_fail(m, "a page without owner was not freed, or one with an owner was");
-	if (view.state != state || view.owners != owners || view.tag != p->tag)
-		model_fail(m, "a page's state, owners or tag differ");
-	if (view.session != (owners == 1 ? owner : SCHED_NONE))
-		model_fail(m, "a page's owner differs");
-	sum->shared += owners > 1;
-	sum->running += owners == 1 && session_runs(m, owner);
-	sum->retained += owners == 1 && !session_runs(m, owner);
-	sum->yielding += owners > 0 && kept == 0;
+	if (page < SIM_PAGES && sched_page(m->s, g, page, &view) == 0) {
+		if (view.state != state || view.owners != owners ||
+		    (view.tag != p->tag && p->state == PAGE_OWNED))
+			model_fail(m, "a page's state, owners or tag differ");
+		if (view.session != (owners == 1 ? owner : SCHED_NONE))
+			model_fail(m, "a page's owner differs");
+	}
+	int runs = owners == 1 && session_runs(m, owner) && page < SIM_PAGES;
+	sum->moving += p->copying || p->state == PAGE_MOVING;
+	sum->shared += owners > 1 && !p->copying;
+	sum->running += runs && !p->copying;
+	sum->retained += owners == 1 && !runs && !p->copying;
+	sum->yielding += owners > 0 && kept == 0 && page < SIM_PAGES;
 }
 
 /* What a running turn may still need, and what of it the scheduler says is promised. */
 static uint64_t claim_units(const struct model *m, const struct model_turn *t)
 {
-	return model_turn_units(m, t) - m->session[t->session].unit_count[0];
+	const struct model_session *x = &m->session[t->session];
+	return model_turn_units(m, t) - (x->unit_count[0] - model_missing(m, x));
 }
 
 static uint64_t promise_of(const struct model *m, const struct model_turn *t)
@@ -279,7 +297,7 @@ static int64_t given_back(const struct model *m, const struct model_turn *t)
 		alone--;
 	if (granted > model_turn_units(m, t))
 		granted = model_turn_units(m, t);
-	return (int64_t)x->unit_count[0] - (granted > alone ? granted : alone);
+	return (int64_t)x->unit_count[0] - model_missing(m, x) - (granted > alone ? granted : alone);
 }
 
 /* The banker's rule: in the order of their admission, each turn's claim is covered beside what is
@@ -311,7 +329,7 @@ static uint32_t own_yielding(const struct model *m, uint32_t session)
 			if (m->session[i].open && u < m->session[i].unit_count[0] &&
 			    m->session[i].unit[0][u] == x->unit[0][u])
 				kept += session_runs(m, i) || u < granted_units(m, i);
-		units += kept == 0;
+		units += kept == 0 && x->unit[0][u] < SIM_PAGES;
 	}
 	return units;
 }
@@ -322,7 +340,8 @@ static void promises_after(struct model *m, uint32_t yielding)
 	uint64_t cover = 0xffffffffu, promised = promised_units(m);
 	uint32_t running = 0, first = SCHED_NONE;
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
-		uint64_t units = (uint64_t)pages_in(m, g, PAGE_FREE) + pages_in(m, g, PAGE_DOOMED) + yielding;
+		uint64_t units = (uint64_t)pages_in(m, g, PAGE_FREE) + pages_in(m, g, PAGE_DOOMED) +
+			pages_in(m, g, PAGE_MOVING) + yielding;
 		cover = units < cover ? units : cover;
 	}
 	if (cover < promised)
@@ -347,6 +366,7 @@ static void promises_after(struct model *m, uint32_t yielding)
 	uint32_t session = m->turn[first].session;
 	const struct model_turn *t = &m->turn[first];
 	uint64_t claim = claim_units(m, t), now = claim, have = m->session[session].unit_count[0];
+	have -= model_missing(m, &m->session[session]);
 	if (m->limits.growth_tokens) {
 		uint64_t reach = model_units(m, (uint64_t)t->keep + t->append + m->limits.growth_tokens);
 		now = reach < have ? 0 : reach - have < claim ? reach - have : claim;
@@ -355,9 +375,29 @@ static void promises_after(struct model *m, uint32_t yielding)
 		model_fail(m, "the first turn fits, and waits");
 }
 
+/* Host or disk. */
+static void low_after(struct model *m, uint32_t place, enum account account)
+{
+	uint64_t bytes[COLUMN_COUNT] = {0};
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		uint64_t each = m->limits.group[g].page_bytes;
+		struct owned sum = {0, 0, 0, 0, 0};
+		for (uint32_t i = 0; i < m->limits.group[g].page_count[place]; i++) {
+			page_after(m, g, model_id(place, i), &sum);
+			bytes[COLUMN_FREE] += m->page[g][model_id(place, i)].state == PAGE_FREE ? each : 0;
+		}
+		bytes[COLUMN_RETAINED] += sum.retained * each;
+		bytes[COLUMN_SHARED] += sum.shared * each;
+		bytes[COLUMN_MOVING] += sum.moving * each;
+	}
+	for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+		if (sched_ledger(m->s, account, (enum column)c) != bytes[c])
+			model_fail(m, "the ledger of a lower place differs from a recount");
+}
+
 static void ledger_after(struct model *m, const struct owned *sum)
 {
-	uint64_t free_bytes = 0, doomed = 0, promised = 0, owned[3] = {0}, live = 0;
+	uint64_t free_bytes = 0, doomed = 0, promised = 0, owned[4] = {0}, live = 0;
 	uint64_t units = promised_units(m);
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		uint64_t bytes = m->limits.group[g].page_bytes, count = pages_in(m, g, PAGE_FREE);
@@ -367,6 +407,7 @@ static void ledger_after(struct model *m, const struct owned *sum)
 		owned[0] += sum[g].running * bytes;
 		owned[1] += sum[g].retained * bytes;
 		owned[2] += sum[g].shared * bytes;
+		owned[3] += sum[g].moving * bytes;
 	}
 	for (uint32_t i = 0; i < MODEL_TURNS; i++)
 		live += m->turn[i].live;
@@ -376,6 +417,7 @@ static void ledger_after(struct model *m, const struct owned *sum)
 	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_RUNNING) != owned[0] ||
 	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_RETAINED) != owned[1] ||
 	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_SHARED) != owned[2] ||
+	    sched_ledger(m->s, ACCOUNT_DEVICE, COLUMN_MOVING) != owned[3] ||
 	    sched_ledger(m->s, ACCOUNT_STREAM, COLUMN_RUNNING) != live * m->limits.stream_turn_bytes)
 		model_fail(m, "the ledger differs from a recount");
 }
@@ -409,7 +451,7 @@ static void turns_after(struct model *m)
 			model_fail(m, "a turn's claim or promise differs");
 	}
 	/* Work is never left lying, unless pages wait for their records. */
-	if (could && !m->batch && (!m->limits.hold_until_durable || doomed == 0))
+	if (could && !m->batch && (!m->limits.hold_until_durable || doomed == 0) && m->copies == 0)
 		model_fail(m, "there is work, and no batch");
 }
 
@@ -433,5 +475,7 @@ void model_after(struct model *m, const struct effects *out)
 		return;
 	promises_after(m, sum[0].yielding);
 	ledger_after(m, sum);
+	low_after(m, PLACE_HOST, ACCOUNT_HOST);
+	low_after(m, PLACE_DISK, ACCOUNT_DISK);
 	turns_after(m);
 }

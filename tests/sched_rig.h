@@ -40,7 +40,6 @@ static inline struct sched_limits rig_limits(uint32_t pages)
 	l.policy = POLICY_LRU;
 	l.group[0].page_bytes = 1024;
 	l.group[0].page_count[PLACE_DEVICE] = pages;
-	l.group[0].page_count[PLACE_HOST] = 3;
 	return l;
 }
 

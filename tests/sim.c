@@ -61,10 +61,15 @@ static void limits_draw(struct world *w)
 	l->stream_turn_bytes = 10;
 	l->stream_bytes = 10 * (1 + below(w, SIM_TURNS));
 	l->lease_us_max = chance(w, 900) ? 20000 : 0;
+	uint32_t tiers = below(w, 3);
 	for (uint32_t g = 0; g < l->group_count; g++) {
 		l->group[g].page_bytes = 100 + g;
 		uint32_t most = wide ? SIM_PAGES : chance(w, 500) ? 12 : 63;
 		l->group[g].page_count[PLACE_DEVICE] = 1 + below(w, most);
+		if (tiers > 0)
+			l->group[g].page_count[PLACE_HOST] = 1 + below(w, SIM_LOW - 1);
+		if (tiers > 1)
+			l->group[g].page_count[PLACE_DISK] = 1 + below(w, SIM_LOW - 1);
 	}
 	l->policy = chance(w, 500) ? POLICY_COST : below(w, POLICY_COUNT);
 	l->wait_us_max = below(w, 2) * below(w, 20000);
@@ -79,11 +84,13 @@ static void weights_draw(struct world *w)
 	static const uint32_t usual[EVENT_KIND_COUNT] = {
 		[EVENT_OPEN] = 10, [EVENT_FORK] = 8, [EVENT_TURN] = 40, [EVENT_CANCEL] = 8, [EVENT_CREDIT] = 30,
 		[EVENT_ROLLBACK] = 8, [EVENT_CLOSE] = 4, [EVENT_RESIDENCY] = 8, [EVENT_HINT] = 2, [EVENT_PARK] = 3,
-		[EVENT_BATCH_DONE] = 90, [EVENT_DURABLE] = 40, [EVENT_TIMER] = 8, [EVENT_RATES] = 1,
+		[EVENT_BATCH_DONE] = 90, [EVENT_COPY_DONE] = 60, [EVENT_DURABLE] = 40,
+		[EVENT_TIMER] = 8, [EVENT_RATES] = 1,
 	};
 	for (uint32_t kind = 0; kind < EVENT_KIND_COUNT; kind++) {
 		uint32_t factor = below(w, 4);
-		if (kind == EVENT_OPEN || kind == EVENT_TURN || kind == EVENT_BATCH_DONE || kind == EVENT_DURABLE)
+		if (kind == EVENT_OPEN || kind == EVENT_TURN || kind == EVENT_BATCH_DONE || kind == EVENT_DURABLE ||
+		    kind == EVENT_COPY_DONE)
 			factor++;
 		w->weight[kind] = usual[kind] * factor;
 		w->weight_sum += w->weight[kind];
@@ -249,6 +256,20 @@ static void batch_answer(struct world *w)
 	send(w, &e, results);
 }
 
+/* One of the copies in flight is done, or has failed. */
+static void copy_answer(struct world *w)
+{
+	struct event e = event_make(w, EVENT_COPY_DONE);
+	uint32_t seen = 0;
+	for (uint32_t i = 0; i < SIM_COPIES; i++)
+		if (w->m->copy[i].id && below(w, ++seen) == 0)
+			e.as.copy.copy = w->m->copy[i].id;
+	if (seen == 0)
+		return;
+	e.as.copy.err = !w->calm && chance(w, w->faults) ? ERR_IO : 0;
+	send(w, &e, NULL);
+}
+
 static void durable_send(struct world *w, int all)
 {
 	struct event e = event_make(w, EVENT_DURABLE);
@@ -294,7 +315,7 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.as.hint.tool_key = below(w, 5);
 		e.as.hint.returns_in_us = chance(w, 300) ? draw(w) >> below(w, 64) : 0;
 		break;
-	case EVENT_PARK: e.as.park.place = chance(w, 800) ? PLACE_TOKENS : PLACE_HOST; break;
+	case EVENT_PARK: e.as.park.place = below(w, PLACE_TOKENS + 1); break;
 	default: break;
 	}
 	send(w, &e, NULL);
@@ -319,6 +340,7 @@ static void random_event(struct world *w)
 			batch_answer(w);
 		break;
 	case EVENT_DURABLE: durable_send(w, 0); break;
+	case EVENT_COPY_DONE: copy_answer(w); break;
 	case EVENT_TIMER:
 		if (sched_deadline_us(w->s) != UINT64_MAX && sched_deadline_us(w->s) > w->now_us && chance(w, 500))
 			w->now_us = e.now_us = sched_deadline_us(w->s);
@@ -361,6 +383,8 @@ static void see_through(struct world *w)
 		before = live;
 		durable_send(w, 1);
 		idle++;
+		for (; w->m->copies && !w->m->failure; idle = 0)
+			copy_answer(w);
 		if (sched_deadline_us(w->s) != UINT64_MAX && idle == 2 && late < 3) {
 			/* Whoever waits for its time to come, sees it come. */
 			late++;
@@ -396,6 +420,8 @@ static void liveness(struct world *w)
 	for (uint32_t i = 0; i < MODEL_TURNS; i++)
 		if (w->m->turn[i].live)
 			model_fail(w->m, "liveness: a turn is not answered without grants");
+	while (w->m->copies && !w->m->failure)
+		copy_answer(w);
 	durable_send(w, 1);
 	uint64_t doomed = 0;
 	for (uint32_t g = 0; g < w->limits.group_count; g++)
@@ -411,7 +437,11 @@ static void liveness(struct world *w)
 			send(w, &e, NULL);
 	}
 	if (sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_RETAINED) ||
-	    sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_SHARED))
+	    sched_ledger(w->s, ACCOUNT_DEVICE, COLUMN_SHARED) ||
+	    sched_ledger(w->s, ACCOUNT_HOST, COLUMN_RETAINED) ||
+	    sched_ledger(w->s, ACCOUNT_HOST, COLUMN_SHARED) ||
+	    sched_ledger(w->s, ACCOUNT_DISK, COLUMN_RETAINED) ||
+	    sched_ledger(w->s, ACCOUNT_DISK, COLUMN_SHARED))
 		model_fail(w->m, "liveness: pages are left after the last session");
 	if (sched_deadline_us(w->s) != UINT64_MAX)
 		model_fail(w->m, "liveness: a timer runs with nobody there");

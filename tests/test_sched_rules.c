@@ -135,8 +135,9 @@ PLANT(plant_ledger, (s->ledger[ACCOUNT_DEVICE][COLUMN_FREE]--, s->ledger[ACCOUNT
 PLANT(plant_stream, (s->ledger[ACCOUNT_STREAM][COLUMN_FREE]--, s->ledger[ACCOUNT_STREAM][COLUMN_RUNNING]++))
 PLANT(plant_host, s->ledger[ACCOUNT_HOST][COLUMN_FREE]++)
 PLANT(plant_bytes, principal_at(s, 0)->bytes++)
-PLANT(plant_free_count, s->page_free[0].count--)
-PLANT(plant_free_loop, page_at(s, 0, s->page_free[0].first)->next = s->page_free[0].first)
+PLANT(plant_free_count, s->page_free[PLACE_DEVICE][0].count--)
+#define FIRST_FREE s->page_free[PLACE_DEVICE][0].first
+PLANT(plant_free_loop, page_at(s, 0, FIRST_FREE)->next = FIRST_FREE)
 PLANT(plant_timer, (session_at(s, 3)->lease_until_us = 5000))
 PLANT(plant_flight, t->in_flight = 0)
 PLANT(plant_family, session_at(s, 0)->family.next = 1)

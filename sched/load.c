@@ -1,0 +1,172 @@
+/*
+ * What comes back from lower places: a turn that was admitted, and some of whose session's units are
+ * on host or disk, loads them in the order of their positions before its first row. Each takes a
+ * page of the device, out of the turn's claim, as an assigned one would.
+ *
+ * A unit may be shared with another session that loads it too: whoever comes first begins the copy,
+ * and both wait for it. So what a turn is missing is counted anew in each step until it has all.
+ */
+#include "sched/state.h"
+
+static int no_tiers(const struct sched *s, const struct session *x)
+{
+	const uint32_t *count = s->limits.group[0].page_count;
+	return x->units == 0 || count[PLACE_HOST] + count[PLACE_DISK] == 0;
+}
+
+int unit_moves(const struct sched *s, const struct cursor *at)
+{
+	int moves = 0;
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		moves |= page_at(s, g, cursor_page(s, at, g))->moving;
+	return moves;
+}
+
+static int unit_lost(const struct sched *s, const struct cursor *at)
+{
+	int lost = 0;
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		lost |= page_at(s, g, cursor_page(s, at, g))->bad == PAGE_LOST;
+	return lost;
+}
+
+uint32_t load_missing(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	uint32_t missing = x->at[PLACE_HOST] + x->at[PLACE_DISK];
+	if (no_tiers(s, x))
+		return 0;
+	struct cursor at = cursor_at(s, session, 0);
+	for (; at.unit < x->units - x->sole; cursor_next(s, &at))
+		missing += page_at(s, 0, cursor_page(s, &at, 0))->place != PLACE_DEVICE;
+	return missing;
+}
+
+int load_needed(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	if (no_tiers(s, x))
+		return 0;
+	struct cursor at = cursor_at(s, session, 0);
+	for (; at.unit < x->units; cursor_next(s, &at))
+		if (page_at(s, 0, cursor_page(s, &at, 0))->place != PLACE_DEVICE || unit_moves(s, &at) ||
+		    unit_lost(s, &at))
+			return 1;
+	return 0;
+}
+
+uint32_t load_tokens(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	uint32_t tokens = 0, span = s->limits.page_tokens;
+	if (no_tiers(s, x))
+		return 0;
+	struct cursor at = cursor_at(s, session, 0);
+	for (; at.unit < x->units; cursor_next(s, &at)) {
+		uint32_t left = x->resident - at.unit * span;
+		if (page_at(s, 0, cursor_page(s, &at, 0))->place != PLACE_DEVICE)
+			tokens += left < span ? left : span;
+	}
+	return tokens;
+}
+
+/* The first unit that a failed copy has lost; the session's units if none. */
+static uint32_t lost_unit(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	if (no_tiers(s, x))
+		return x->units;
+	struct cursor at = cursor_at(s, session, 0);
+	while (at.unit < x->units && !unit_lost(s, &at))
+		cursor_next(s, &at);
+	return at.unit;
+}
+
+static void lost_cut(struct step *p, uint32_t session, uint32_t unit)
+{
+	struct session *x = session_at(p->s, session);
+	pages_drop(p, session, unit, LOST_COPY);
+	if (x->resident > unit * p->s->limits.page_tokens)
+		x->resident = unit * p->s->limits.page_tokens;
+}
+
+/* A session at rest gives up what a failed copy has lost, and says so, before its next turn. */
+void load_mend(struct step *p, uint32_t session)
+{
+	const struct session *x = session_at(p->s, session);
+	uint32_t before = x->resident, unit = lost_unit(p->s, session);
+	if (unit == x->units)
+		return;
+	lost_cut(p, session, unit);
+	effect_lost(p, session, before, LOST_COPY, PLACE_TOKENS);
+}
+
+/* A turn whose pages were lost while they came computes them again. */
+static void turn_mend(struct step *p, struct turn *t)
+{
+	const struct session *x = session_at(p->s, t->session);
+	uint32_t before = x->resident, unit = lost_unit(p->s, t->session);
+	if (unit == x->units)
+		return;
+	lost_cut(p, t->session, unit);
+	uint32_t lost = before - x->resident, part = lost < t->origin_reloaded ? lost : t->origin_reloaded;
+	t->origin_reloaded -= part;
+	t->origin_resident -= lost - part;
+	t->origin_recomputed += lost;
+	p->s->counts.tokens_reloaded -= part;
+	p->s->counts.tokens_resident -= lost - part;
+	p->s->counts.tokens_recomputed += lost;
+}
+
+static void claim_renew(struct sched *s, struct turn *t)
+{
+	const struct session *x = session_at(s, t->session);
+	t->missing = load_missing(s, t->session);
+	t->claim = turn_units(s, t->prompt, t->output_max) - (x->units - t->missing);
+	if (s->limits.growth_tokens == 0 || t->promised > t->claim) {
+		s->promised_units += t->claim - t->promised;
+		t->promised = t->claim;
+	}
+}
+
+static void turn_load(struct step *p, uint32_t turn)
+{
+	struct sched *s = p->s;
+	struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	turn_mend(p, t);
+	claim_renew(s, t);
+	if (!claim_safe(s)) {
+		/* What it lost it shared with one that keeps it: no page came free for it to use again. */
+		s->counts.forced_recomputes++;
+		turn_end(p, turn, END_FAULT, ERR_NO_PAGES);
+		return;
+	}
+	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX;
+	wanted = wanted ? claim_promise(s, turn, wanted) : 0;
+	uint32_t coming = pages_coming_units(s);
+	if (wanted > coming)
+		retain_reclaim(p, wanted - coming);
+	struct cursor at = cursor_at(s, t->session, 0);
+	for (; at.unit < x->units && wanted && pages_free_units(s); cursor_next(s, &at)) {
+		if (page_at(s, 0, cursor_page(s, &at, 0))->place == PLACE_DEVICE || unit_moves(s, &at))
+			continue;
+		pages_move(p, t->session, at.unit, PLACE_DEVICE);
+		t->missing--;
+		t->claim--;
+		t->promised--;
+		s->promised_units--;
+		wanted--;
+	}
+	t->loading = (uint32_t)load_needed(s, t->session);
+}
+
+void load_issue(struct step *p)
+{
+	struct sched *s = p->s;
+	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
+		next = turn_at(s, turn)->link.next;
+		if (turn_at(s, turn)->loading)
+			turn_load(p, turn);
+	}
+}

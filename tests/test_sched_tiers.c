@@ -1,0 +1,205 @@
+/*
+ * Places below the device: pages go down instead of being lost, and come back before the turn's first
+ * row; parking; failed copies; what the ledger shows meanwhile.
+ */
+#include "tests/tap.h"
+#include "tests/sched_rig.h"
+
+static struct rig open_tiers(uint32_t device, uint32_t host, uint32_t disk, enum policy policy)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(device);
+	l.policy = policy;
+	l.group[0].page_count[PLACE_HOST] = host;
+	l.group[0].page_count[PLACE_DISK] = disk;
+	rig_open(&r, &l);
+	return r;
+}
+
+/* Copies told and not answered yet. */
+static struct effect copies[256];
+static uint32_t copy_count;
+
+static struct rig_batch note(struct rig *r)
+{
+	for (uint32_t i = 0; i < r->out.count; i++)
+		if (r->out.list[i].kind == EFFECT_COPY && copy_count < 256)
+			copies[copy_count++] = r->out.list[i];
+	return rig_batch(r);
+}
+
+/* Answers the oldest copy; returns the batch that the step issued. */
+static struct rig_batch copy_done(struct rig *r, int err)
+{
+	struct event e = rig_event(r, EVENT_COPY_DONE);
+	e.as.copy.copy = copies[0].as.copy.copy;
+	e.as.copy.err = (uint32_t)err;
+	memmove(copies, copies + 1, --copy_count * sizeof copies[0]);
+	rig_send(r, &e);
+	return note(r);
+}
+
+/* Sends a turn and sees it through, copies included; returns its END. */
+static struct effect whole(struct rig *r, uint32_t session, uint32_t append, uint32_t output)
+{
+	struct rig_turn turn = {rig_view(r, session).history, append, output, output, 0, 0};
+	struct effect end;
+	memset(&end, 0, sizeof end);
+	(void)rig_turn(r, session, turn);
+	struct rig_batch b = note(r);
+	for (int bound = 0; bound < 10000 && (b.count || copy_count); bound++) {
+		if (b.count) {
+			(void)rig_done(r, &b);
+			b = note(r);
+		} else {
+			b = copy_done(r, 0);
+		}
+		if (rig_effect(r, EFFECT_END, 0))
+			end = *rig_effect(r, EFFECT_END, 0);
+	}
+	return end;
+}
+
+static void down_and_up(void)
+{
+	struct rig r = open_tiers(8, 8, 0, POLICY_LRU);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	EXPECT(whole(&r, a, 90, 2).as.end.end == END_LIMIT); /* 6 pages */
+	EXPECT(whole(&r, b, 80, 2).as.end.end == END_LIMIT); /* 6 pages: 4 of a's go down */
+	EXPECT(rig_view(&r, a).resident == 91);
+	EXPECT(rig_view(&r, a).lower_bytes >= 4 * 1024);
+	EXPECT(sched_ledger(r.s, ACCOUNT_HOST, COLUMN_RETAINED) == rig_view(&r, a).lower_bytes);
+	EXPECT(rig_view(&r, b).lower_bytes == 0);
+	uint64_t away = rig_view(&r, a).lower_bytes / 1024;
+	struct effect end = whole(&r, a, 1, 2);
+	EXPECT(end.as.end.recomputed == 0);
+	EXPECT(end.as.end.fresh == 2); /* with the last sampled one */
+	EXPECT(end.as.end.reloaded == (away - 1) * 16 + 91 % 16);
+	EXPECT(end.as.end.resident == 91 - end.as.end.reloaded);
+	EXPECT(rig_view(&r, a).lower_bytes == 0);
+	EXPECT(sched_counts(r.s).tokens_reloaded == end.as.end.reloaded);
+	rig_close(&r);
+}
+
+/* A turn has no row before its last page is there, and what it waits for is not free for others. */
+static void no_row_before_the_copy(void)
+{
+	struct rig r = open_tiers(8, 8, 0, POLICY_LRU);
+	uint32_t a = rig_session(&r);
+	(void)whole(&r, a, 60, 2);
+	rig_park(&r, a, PLACE_HOST);
+	EXPECT(rig_count(&r, EFFECT_COPY) == 4);
+	EXPECT(sched_ledger(r.s, ACCOUNT_HOST, COLUMN_MOVING) == 4 * 1024);
+	EXPECT(sched_ledger(r.s, ACCOUNT_DEVICE, COLUMN_MOVING) == 4 * 1024);
+	(void)note(&r);
+	while (copy_count)
+		(void)copy_done(&r, 0);
+	EXPECT(sched_ledger(r.s, ACCOUNT_DEVICE, COLUMN_FREE) == 8 * 1024);
+	struct rig_turn turn = {61, 4, 2, 2, 0, 0};
+	(void)rig_turn(&r, a, turn);
+	struct rig_batch b = note(&r);
+	EXPECT(copy_count == 4);
+	for (int i = 0; i < 4; i++) {
+		EXPECT(b.count == 0);
+		EXPECT(copies[0].as.copy.place_from == PLACE_HOST && copies[0].as.copy.place_to == PLACE_DEVICE);
+		b = copy_done(&r, 0);
+	}
+	EXPECT(b.count == 1);
+	EXPECT(rig_run(&r, b).as.end.reloaded == 61);
+	rig_close(&r);
+}
+
+/* A copy back fails: the turn computes from there on, and says so. One down fails: told with LOST. */
+static void failed_copies(void)
+{
+	struct rig r = open_tiers(8, 8, 0, POLICY_LRU);
+	uint32_t a = rig_session(&r);
+	(void)whole(&r, a, 60, 2);
+	rig_park(&r, a, PLACE_HOST);
+	(void)note(&r);
+	while (copy_count)
+		(void)copy_done(&r, 0);
+	struct rig_turn turn = {61, 4, 2, 2, 0, 0};
+	(void)rig_turn(&r, a, turn);
+	struct rig_batch b = note(&r);
+	(void)copy_done(&r, 0);
+	b = copy_done(&r, ERR_INTEGRITY); /* the second page */
+	while (copy_count) {
+		struct rig_batch next = copy_done(&r, 0);
+		b = next.count ? next : b;
+	}
+	struct effect end = rig_run(&r, b);
+	EXPECT(end.as.end.end == END_LIMIT);
+	EXPECT(end.as.end.reloaded == 16);
+	EXPECT(end.as.end.recomputed == 45);
+	EXPECT(end.as.end.fresh == 4);
+	rig_park(&r, a, PLACE_HOST);
+	(void)note(&r);
+	while (copy_count)
+		(void)copy_done(&r, ERR_IO);
+	struct rig_turn again = {rig_view(&r, a).history, 1, 2, 2, 0, 0};
+	(void)rig_turn(&r, a, again);
+	const struct effect *lost = rig_effect(&r, EFFECT_LOST, 0);
+	EXPECT(lost && lost->as.lost.why == LOST_COPY && lost->as.lost.tokens_after == 0);
+	EXPECT(rig_run(&r, rig_batch(&r)).as.end.recomputed == 66);
+	rig_close(&r);
+}
+
+/* What is worth least leaves the host for the disk, or for good when there is none. */
+static void lower_places_fill(void)
+{
+	for (uint32_t disk = 0; disk <= 32; disk += 32) {
+		struct rig r = open_tiers(8, 4, disk, POLICY_LRU);
+		uint32_t x[4];
+		for (int i = 0; i < 4; i++) {
+			r.now_us += 1000;
+			x[i] = rig_session(&r);
+			EXPECT(whole(&r, x[i], 90, 2).as.end.end == END_LIMIT);
+		}
+		EXPECT((rig_view(&r, x[0]).resident == 91) == (disk > 0));
+		EXPECT((sched_ledger(r.s, ACCOUNT_DISK, COLUMN_RETAINED) > 0) == (disk > 0));
+		struct effect end = whole(&r, x[0], 1, 1);
+		EXPECT(end.as.end.end == END_LIMIT);
+		EXPECT((end.as.end.recomputed == 0) == (disk > 0));
+		rig_close(&r);
+	}
+}
+
+static void swap_moves_at_once(void)
+{
+	struct rig r = open_tiers(8, 6, 0, POLICY_SWAP);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)whole(&r, a, 60, 2);
+	EXPECT(rig_view(&r, a).lower_bytes == 4 * 1024);
+	(void)whole(&r, b, 60, 2);
+	EXPECT(rig_view(&r, b).lower_bytes == 2 * 1024); /* as far as there is room */
+	EXPECT(whole(&r, a, 1, 1).as.end.reloaded == 61);
+	rig_close(&r);
+}
+
+/* Shared pages go down once, for all their owners. */
+static void shared_pages_go_down(void)
+{
+	struct rig r = open_tiers(8, 8, 0, POLICY_LRU);
+	uint32_t a = rig_session(&r);
+	(void)whole(&r, a, 64, 1);
+	uint32_t child = rig_fork(&r, a), other = rig_session(&r);
+	EXPECT(rig_view(&r, child).resident == 64);
+	EXPECT(whole(&r, other, 120, 1).as.end.end == END_LIMIT);
+	EXPECT(rig_view(&r, a).resident == 64 && rig_view(&r, child).resident == 64);
+	EXPECT(sched_ledger(r.s, ACCOUNT_HOST, COLUMN_SHARED) > 0);
+	EXPECT(whole(&r, child, 1, 1).as.end.recomputed == 0);
+	EXPECT(whole(&r, a, 1, 1).as.end.recomputed == 0);
+	rig_close(&r);
+}
+
+int main(void)
+{
+	TAP_RUN(down_and_up, "pages go down instead of being lost, and come back");
+	TAP_RUN(no_row_before_the_copy, "no row before the last copy; the ledger shows what moves");
+	TAP_RUN(failed_copies, "a failed copy costs a computation, and is told");
+	TAP_RUN(lower_places_fill, "host gives way to disk, and without one to nothing");
+	TAP_RUN(swap_moves_at_once, "swap moves whole contexts, first come first served");
+	TAP_RUN(shared_pages_go_down, "shared pages go down for all their owners");
+	return tap_done();
+}
