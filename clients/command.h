@@ -17,11 +17,7 @@ struct said {
 	const char *command, *endpoint, *session, *system, *message, *label;
 	bool json, keep, read_stdin, ignore_end, special;
 	const char *tools[WIRE_TOOLS_MAX], *stops[WIRE_STOPS_MAX], *results[LIST_MAX];
-	const char *runs[LIST_MAX]; /* NAME=COMMAND */
-	uint32_t tool_count, stop_count, result_count, run_count, choice_count;
-	bool run_all, resume, count_said;
-	uint32_t interval_ms;
-	const char *key_file, *server_key;
+	uint32_t tool_count, stop_count, result_count, choice_count;
 	const char *schema_path, *regex, *choices[WIRE_CHOICES_MAX];
 	struct hf_bias biases[WIRE_BIAS_MAX];
 	uint64_t to_tokens, to_turn, first, count; /* HF_NONE: not said */
@@ -30,6 +26,10 @@ struct said {
 	char **words; /* what is no option */
 	int word_count;
 	struct hf_client *client;
+	const char *runs[LIST_MAX]; /* NAME=COMMAND */
+	uint32_t run_count, interval_ms;
+	bool run_all, resume, count_said;
+	const char *key_file, *server_key;
 };
 
 /* Says a line on stderr: "holdfast: turn: …". Returns the exit code for a code of the library. */

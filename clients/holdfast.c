@@ -235,8 +235,8 @@ static const struct option_entry {
 	{"system", "TEXT", "system prompt of a new session", 'y'},
 	{"label", "TEXT", "label of a new session", 'L'},
 	{"tool", "JSON", "a tool of a new session; may be repeated", 'T'},
-	{"resume", "ID", "attach to this session, fence its last client, show what was said", 'R'},
-	{"run", "NAME=COMMAND", "what runs a tool, arguments on stdin; may be repeated", 'u'},
+	{"resume", "ID", "attach to this session, fence its last client, show what was said", 'Z'},
+	{"run", "NAME=COMMAND", "what runs a tool, arguments on stdin; may be repeated", 'X'},
 	{"yes", NULL, "run tools without asking", 'U'},
 	{"interval", "MS", "time between two looks; default 1000", 'w'},
 	{"keep", NULL, "do not close the new session", 'k'},
@@ -269,13 +269,13 @@ static const struct option_entry {
 	{"special", NULL, "control tokens are recognised", 'z'},
 	{"endpoint", "E", "where the daemon listens", 'E'},
 	{"key", "FILE", "our key_secret, for a daemon over TCP", 'g'},
-	{"server-key", "Z85", "the daemon's public key, over TCP", 'G'},
+	{"server-key", "Z85", "the daemon's public key, over TCP", 'W'},
 	{"timeout", "MS", "for the daemon to answer at all; default 5000", 'o'},
 	{"json", NULL, "results as JSON", 'j'},
 	{"help", NULL, "this text", 'h'},
 	{"version", NULL, "the version", 'V'},
 };
-static const char options_of_all[] = "EgGojhV";
+static const char options_of_all[] = "EgWojhV";
 enum { OPTION_COUNT = sizeof option_table / sizeof option_table[0],
 	COMMAND_COUNT = sizeof commands / sizeof commands[0] };
 
@@ -372,8 +372,8 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'L': o->label = value; return true;
 	case 'T': return append(o->tools, &o->tool_count, WIRE_TOOLS_MAX, value);
 	case 'k': o->keep = true; return true;
-	case 'R': o->session = value; return o->resume = true;
-	case 'u': return strchr(value, '=') && append(o->runs, &o->run_count, LIST_MAX, value);
+	case 'Z': o->session = value; return o->resume = true;
+	case 'X': return strchr(value, '=') && append(o->runs, &o->run_count, LIST_MAX, value);
 	case 'U': return o->run_all = true;
 	case 'w': return number32(value, &o->interval_ms) && o->interval_ms > 0;
 	case 'M': o->message = value; return true;
@@ -407,7 +407,7 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'z': o->special = true; return true;
 	case 'E': o->endpoint = value; return true;
 	case 'g': o->key_file = value; return true;
-	case 'G': o->server_key = value; return true;
+	case 'W': o->server_key = value; return true;
 	case 'o': return number32(value, &o->timeout_ms) && o->timeout_ms > 0;
 	case 'j': o->json = true; return true;
 	default: return false;

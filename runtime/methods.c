@@ -36,6 +36,23 @@ static void put_text(struct wire_writer *w, const char *key, const char *value)
 	wire_put_text(w, value);
 }
 
+static void put_principal(struct daemon *d, struct wire_writer *w, uint32_t principal)
+{
+	uint64_t sessions = 0, turns = 0;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		const struct session *s = &d->sessions[i];
+		sessions += s->used && s->principal == principal;
+		turns += s->used && s->principal == principal && s->call != NONE;
+	}
+	wire_put_map(w, d->options.principal_bytes ? 5 : 4);
+	put_text(w, "principal", d->principals[principal].name);
+	put_u64(w, "sessions", sessions);
+	put_u64(w, "turns", turns);
+	put_u64(w, "bytes", sched_principal_bytes(d->sched, principal));
+	if (d->options.principal_bytes)
+		put_u64(w, "limit", d->options.principal_bytes);
+}
+
 static const char *wait_name(uint32_t why)
 {
 	static const char *const names[] = {"pages", "turns", "rows", "prefix", "durable", "copy"};
@@ -115,23 +132,6 @@ static void session_show(struct daemon *d, uint32_t call, const struct wire_call
 	wire_writer_init(&w, d->out, d->out_max);
 	put_session(d, &w, &d->sessions[d->calls[call].session]);
 	result_end(d, call, &w);
-}
-
-static void put_principal(struct daemon *d, struct wire_writer *w, uint32_t principal)
-{
-	uint64_t sessions = 0, turns = 0;
-	for (uint32_t i = 0; i < d->options.sessions; i++) {
-		const struct session *s = &d->sessions[i];
-		sessions += s->used && s->principal == principal;
-		turns += s->used && s->principal == principal && s->call != NONE;
-	}
-	wire_put_map(w, d->options.principal_bytes ? 5 : 4);
-	put_text(w, "principal", d->principals[principal].name);
-	put_u64(w, "sessions", sessions);
-	put_u64(w, "turns", turns);
-	put_u64(w, "bytes", sched_principal_bytes(d->sched, principal));
-	if (d->options.principal_bytes)
-		put_u64(w, "limit", d->options.principal_bytes);
 }
 
 /* What a deployment has: what the weights take, what the KV pages take and how much of that is free, and

@@ -1,0 +1,270 @@
+"""What is known to hurt a ROUTER at a hostile edge (runtime/README.md, "The edge"), done to the daemon; a neighbour is served throughout.
+
+Method: ZMTP by hand over the real socket, so that nothing of a library stands between. After each attack, and during it
+where it lasts, another client's stream must be whole and the daemon answer in time.
+"""
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+
+import ar1
+import daemon_rig
+from ar1 import ACCEPTED, CALL, DATA, END, HELLO, PING, PONG, REJECT, WELCOME, Tap, Wire, msgpack, pack, zmq
+from daemon_rig import balanced, left_clean, same, words
+
+GIVEN = words(40)
+ASKED = {"max_tokens": 120, "ignore_end": True}
+
+
+class Raw:
+    """A ZMTP 3.0 peer: greeting, READY, frames; everything may be wrong."""
+
+    def __init__(self, identity=b"", kind=b"DEALER", greet=True):
+        self.s = socket.socket(socket.AF_UNIX)
+        self.s.settimeout(5 * ar1.SLOW)
+        self.s.connect(endpoint[6:])
+        if greet:
+            self.s.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
+            self.exactly(64)
+            ready = b"\x05READY" + self.prop(b"Socket-Type", kind) + self.prop(b"Identity", identity)
+            self.s.sendall(bytes([4, len(ready)]) + ready)
+            self.frame()
+
+    @staticmethod
+    def prop(name, value):
+        return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
+
+    def exactly(self, n):
+        data = b""
+        while len(data) < n:
+            more = self.s.recv(n - len(data))
+            if not more:
+                raise ConnectionError("closed")
+            data += more
+        return data
+
+    def frame(self):
+        flags = self.exactly(1)[0]
+        size = struct.unpack(">Q", self.exactly(8))[0] if flags & 2 else self.exactly(1)[0]
+        return flags, self.exactly(size)
+
+    def send(self, body, more=False):
+        self.s.sendall(bytes([(1 if more else 0) | 2]) + struct.pack(">Q", len(body)) + body)
+
+    def message(self, kind, channel, body):
+        self.send(b"AR" + struct.pack(">BBHHQQ", 1, kind, 0, 0, channel, 0), True)
+        self.send(msgpack.packb(body))
+
+    def receive(self):
+        parts, more = [], True
+        while more:
+            flags, body = self.frame()
+            if flags & 4:
+                continue
+            parts.append(body)
+            more = flags & 1
+        return parts
+
+    def hello(self):
+        self.message(HELLO, 0, {"client": "raw", "minor": 0, "caps": []})
+        return self.receive()[0][3]
+
+    def closed(self):
+        """Whether the daemon's side has ended it."""
+        try:
+            while self.s.recv(4096):
+                pass
+            return True
+        except ConnectionError:
+            return True
+        except socket.timeout:
+            return False
+
+    def close(self):
+        self.s.close()
+
+
+def neighbour():
+    """A stream of somebody's who has nothing to do with it, whole and in time."""
+    began = time.time()
+    w = Wire(endpoint)
+    session = w.open()
+    reply = w.turn(session, GIVEN, **ASKED)
+    same(reply, whole)
+    w.ok("session.close", sess=session)
+    w.send(ar1.BYE, 0, {})
+    w.close()
+    assert time.time() - began < 10 * ar1.SLOW
+
+
+def guessed_ids(wire):
+    """H1: ids that the library itself would give next make an unlucky server abort."""
+    held = []
+    # From what an unseeded counter starts with, and from what a few others would.
+    for start in (0x6b8b4567, 1, 0, 0xffffffff):
+        held += [Raw(identity=b"\0" + struct.pack(">I", (start + i) & 0xffffffff)) for i in range(25)]
+    for _ in range(60):
+        held.append(Raw())
+    assert held[-1].hello() == WELCOME
+    neighbour()
+    for raw in held:
+        raw.close()
+
+
+def the_same_id_twice(wire):
+    """H4: who takes another's id gets nothing of the other's, also when the other has gone."""
+    first, second = Raw(identity=b"same"), None
+    assert first.hello() == WELCOME
+    session = wire.open()
+    first.message(CALL, 1, {"m": "session.turn", "sess": session, "window": 9, "detach_ms": 500,
+                            "a": {"tokens": True, "max_tokens": 3}})
+    second = Raw(identity=b"same")
+    second.s.settimeout(1)
+    first.close()
+    time.sleep(0.3)
+    try:
+        got = second.receive()
+    except (socket.timeout, ConnectionError):
+        got = []
+    # The same user's at most: another principal on the id is a new peer without rights.
+    assert not got or got[0][3] == REJECT, got
+    second.close()
+    third = Raw(identity=b"same")
+    assert third.hello() == WELCOME
+    third.close()
+    wire.ok("session.close", sess=session)
+    neighbour()
+
+
+def unfinished(wire):
+    """H3: frames that all say that more follows. The loop is told of nothing; its neighbours wait for nothing."""
+    raw, stop = Raw(), threading.Event()
+    sent = [0]
+
+    def flood():
+        block = bytes(60000)
+        try:
+            while not stop.is_set() and sent[0] < 64 << 20:
+                raw.send(block, more=True)
+                sent[0] += len(block)
+        except OSError:
+            pass
+    thread = threading.Thread(target=flood)
+    thread.start()
+    neighbour()
+    stop.set()
+    thread.join()
+    assert sent[0] > 1 << 20
+    raw.close()  # what it had sent goes with it
+    neighbour()
+
+
+def too_large(wire):
+    """H10: frames beyond the limit, and of nearly all that there is, end the connection and nothing else."""
+    for size in (1 << 30, (1 << 64) - 1, (1 << 20) + 1):
+        raw = Raw()
+        assert raw.hello() == WELCOME
+        raw.s.sendall(b"\x02" + struct.pack(">Q", size) + bytes(100))
+        assert raw.closed(), size
+        raw.close()
+    for junk in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", os.urandom(300), b"\xff" + bytes(8) + b"\x7f\x01\x00"):
+        raw = Raw(greet=False)
+        raw.s.sendall(junk)
+        raw.close()
+    raw = Raw()
+    raw.s.sendall(bytes([4, 9]) + b"\x08NONSENSE"[:9])
+    raw.close()
+    neighbour()
+
+
+def short_ping(wire):
+    """H7: a PING without its time to live; what comes back is none of others' bytes."""
+    neighbour()  # leaves bytes behind that would be worth having
+    raw = Raw()
+    assert raw.hello() == WELCOME
+    raw.s.sendall(bytes([4, 5]) + b"\x04PING")
+    raw.s.settimeout(1)
+    try:
+        flags, body = raw.frame()
+        assert flags & 4 and len(body) <= 32, body
+    except (socket.timeout, ConnectionError):
+        pass
+    raw.close()
+    neighbour()
+
+
+def other_sockets(wire):
+    """Peers of other kinds, and of none."""
+    for kind in (b"ROUTER", b"REQ", b"SUB", b"PUB", b"PUSH", b"X" * 200):
+        try:
+            raw = Raw(kind=kind)
+            raw.send(b"\x01topic")
+            raw.send(b"", True)
+            raw.send(b"x")
+            raw.close()
+        except (ConnectionError, socket.timeout):
+            pass
+    neighbour()
+
+
+def does_not_read(wire):
+    """H6: who reads nothing costs a bounded number of bytes, no device time, and nobody's latency."""
+    raw = Raw()
+    raw.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    assert raw.hello() == WELCOME
+
+    def resident():
+        with open(f"/proc/{daemon.process.pid}/status") as file:
+            return int([l for l in file if l.startswith("VmRSS")][0].split()[1]) >> 10
+    before, deadline = resident(), time.time() + 3
+    raw.s.settimeout(0.5)
+    try:
+        for i in range(40000):
+            raw.message(PING, 0, {"t": i})
+            if time.time() > deadline:
+                break
+    except socket.timeout:
+        pass
+    neighbour()
+    grown = resident() - before
+    assert grown < 64 * ar1.SLOW, f"{grown} MiB for one that does not read"
+    raw.close()
+    neighbour()
+
+
+def stopped(wire):
+    """H8: a client that is stopped in its stream: the others go on, and it goes on too when it wakes, or is gone."""
+    code = ("import sys; sys.path.insert(0, %r); import ar1\n"
+            "w = ar1.Wire(%r); s = w.open()\n"
+            "c = w.begin('session.turn', {'tokens': True, 'max_tokens': 900, 'ignore_end': True}, ar1.pack([5] * 50), sess=s, window=1)\n"
+            "w.expect(ar1.ACCEPTED); print('here', flush=True); import time; time.sleep(600)")
+    child = subprocess.Popen([sys.executable, "-c", code % (os.path.dirname(os.path.abspath(ar1.__file__)), endpoint)],
+                             stdout=subprocess.PIPE)
+    assert child.stdout.readline() == b"here\n"
+    child.send_signal(19)
+    neighbour()
+    child.kill()
+    child.wait()
+    neighbour()
+
+
+daemon = daemon_rig.start()
+endpoint = daemon.endpoint
+wire = Wire(endpoint)
+whole = wire.turn(wire.open(), GIVEN, **ASKED)
+tap = Tap()
+daemon_rig.run(tap, daemon, wire, [
+    ("ids that the library would give next", guessed_ids),
+    ("one id, twice", the_same_id_twice),
+    ("messages without an end", unfinished),
+    ("frames and bytes that are none", too_large),
+    ("a short PING", short_ping),
+    ("sockets of other kinds", other_sockets),
+    ("who does not read", does_not_read),
+    ("who is stopped", stopped)])
+tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+daemon_rig.finish(tap, daemon)
