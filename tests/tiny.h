@@ -196,7 +196,7 @@ static inline void tiny_layers(struct tiny *t)
 	static const uint32_t types[TINY_LAYERS][7] = {
 		{TYPE_Q4_1, TYPE_Q4_0, TYPE_Q5_0, TYPE_Q8_0, TYPE_Q4_1, TYPE_Q4_1, TYPE_Q4_K},
 		{TYPE_Q5_1, TYPE_F16, TYPE_BF16, TYPE_Q4_1, TYPE_Q5_0, TYPE_Q5_1, TYPE_Q5_K},
-		{TYPE_F32, TYPE_Q8_0, TYPE_Q4_1, TYPE_F32, TYPE_BF16, TYPE_F16, TYPE_Q6_K},
+		{TYPE_F32, TYPE_Q8_0, TYPE_IQ4_NL, TYPE_MXFP4, TYPE_BF16, TYPE_F16, TYPE_Q6_K},
 	};
 	const struct tiny_family *f = t->family;
 	const uint32_t q = f->heads * f->head, kv = f->kv_heads * f->head;
@@ -255,6 +255,8 @@ static inline void tiny_block(struct tiny *t, uint32_t type, int norm, uint8_t *
 	case TYPE_F16: memcpy(to, &half, 2); break;
 	case TYPE_Q4_K: case TYPE_Q5_K: memcpy(to, &tiny, 2); memcpy(to + 2, &tiny, 2); break;
 	case TYPE_Q6_K: memcpy(to + 208, &tiny, 2); break;
+	case TYPE_IQ4_NL: memcpy(to, &tiny, 2); break;
+	case TYPE_MXFP4: to[0] = (uint8_t)(119 + to[0] % 3); break; /* 2^-9 to 2^-7 of what reaches 12 */
 	case TYPE_Q4_1: case TYPE_Q5_1: memcpy(to, &small, 2); memcpy(to + 2, &least, 2); break;
 	default: memcpy(to, &small, 2); break;
 	}
