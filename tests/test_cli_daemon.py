@@ -75,7 +75,7 @@ def resume(wire):
 
 def completion(wire):
     script, _ = run("completion", "bash")
-    ask = script + '\nfor w in "holdfast" "holdfast chat"; do COMP_WORDS=($w --re); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); ' \
+    ask = script + '\nfor w in "holdfast" "holdfast chat"; do COMP_WORDS=($w --res); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); ' \
                    '[ "$w" = holdfast ] && COMP_WORDS=(holdfast to); _holdfast; echo "${COMPREPLY[@]}"; done'
     done = subprocess.run(["bash", "-euc", ask], capture_output=True, text=True)
     assert done.stdout.split("\n")[:2] == ["tokenize top", "--resume"], (done.stdout, done.stderr)
