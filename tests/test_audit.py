@@ -28,7 +28,9 @@ def ask(*question, code=0, text=False):
 first, second = wire.open(), wire.open()
 one = wire.turn(first, words(50), max_tokens=6, ignore_end=True)
 two = wire.turn(first, words(20), max_tokens=6, ignore_end=True)
+time.sleep(0.05)  # times are asked for in milliseconds, rounded
 middle = time.time()
+time.sleep(0.05)
 wire.turn(second, words(100), max_tokens=40, ignore_end=True)
 pages = {p["page"]: p for p in wire.ok("pages.show", {"count": 200})["r"] if p.get("sess") == first}
 
