@@ -10,24 +10,12 @@
 
 #include "kernels/cpu/fast_tile.h"
 
-#define EACH_COLUMN(X) X(0) X(1) X(2) X(3)
-
-/* Ends an expression: gcc would make a tree of a block's integer sums and spill its leaves. */
-#define HOLD(x) __asm__("" : "+x"(x))
-#define BROADCAST(p) _mm256_set1_epi32(*(const int32_t *)(const void *)(p))
-
 INLINE __m256i lanes_below(uint32_t rows)
 {
 	return _mm256_cmpgt_epi32(_mm256_set1_epi32((int32_t)rows),
 				  _mm256_set_epi32(7, 6, 5, 4, 3, 2, 1, 0));
 }
 
-#define COLUMN_START(n) \
-	if ((n) < columns) \
-		acc[n] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(out + (n) * out_stride, in);
-#define COLUMN_END(n) \
-	if ((n) < columns) \
-		_mm256_maskstore_ps(out + (n) * out_stride, in, acc[n]);
 #define COLUMN_SCALE(n, x) \
 	acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(t->d[at + (n)])), \
 				 _mm256_cvtepi32_ps(x), acc[n]);

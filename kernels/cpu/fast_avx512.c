@@ -2,24 +2,9 @@
  * AVX-512 with VNNI: packed weights times i8 blocks. Sixteen rows in the lanes of a register, the
  * activation's dword broadcast straight from memory, the eight lines of a block unpacked once for
  * all columns of the tile.
- *
- * The dot is inline assembly because gcc 12 keeps the accumulators of the intrinsic on the stack,
- * which halves the speed; it also lets the file be compiled without VNNI in its target.
  */
 #include "kernels/cpu/fast_tile.h"
 
-#define DOT(t, w, p) \
-	__asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(t) : "v"(w), "m"(*(const int32_t *)(p)))
-
-#define EACH_COLUMN(X) \
-	X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-
-#define COLUMN_START(n) \
-	if ((n) < columns) \
-		acc[n] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(in, out + (n) * out_stride);
-#define COLUMN_END(n) \
-	if ((n) < columns) \
-		_mm512_mask_storeu_ps(out + (n) * out_stride, in, acc[n]);
 #define COLUMN_BLOCK(n) \
 	if ((n) < columns) { \
 		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK; \

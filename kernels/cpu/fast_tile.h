@@ -54,6 +54,36 @@ INLINE void tile_fill(struct tile *t, const struct act *a, uint32_t c, uint32_t 
 	}
 }
 
+/* What the kernels of a set have in common: columns that a tile can have, sums that start at 0 or where
+   `out` left them (acc, first, in, out, out_stride and columns are the kernel's own). */
+#ifdef FAST_AVX512
+/* Inline assembly because gcc 12 keeps the accumulators of the intrinsic on the stack, which halves the
+   speed; it also lets a file be compiled without VNNI in its target. */
+#define DOT(t, w, p) \
+	__asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(t) : "v"(w), "m"(*(const int32_t *)(p)))
+
+#define EACH_COLUMN(X) \
+	X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
+
+#define COLUMN_START(n) \
+	if ((n) < columns) \
+		acc[n] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(in, out + (n) * out_stride);
+#define COLUMN_END(n) \
+	if ((n) < columns) \
+		_mm512_mask_storeu_ps(out + (n) * out_stride, in, acc[n]);
+#else
+#define EACH_COLUMN(X) X(0) X(1) X(2) X(3)
+/* Ends an expression: gcc would make a tree of a block's integer sums and spill its leaves. */
+#define HOLD(x) __asm__("" : "+x"(x))
+#define BROADCAST(p) _mm256_set1_epi32(*(const int32_t *)(const void *)(p))
+#define COLUMN_START(n) \
+	if ((n) < columns) \
+		acc[n] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(out + (n) * out_stride, in);
+#define COLUMN_END(n) \
+	if ((n) < columns) \
+		_mm256_maskstore_ps(out + (n) * out_stride, in, acc[n]);
+#endif
+
 /* kernels: for 1, 2, 4, 8 and 16 columns; NULL where the set has none of that size. */
 INLINE void tile_matmul(tile_kernel *const kernels[5], const struct weight *w, uint32_t zero,
 			uint32_t group_first, uint32_t group_count,

@@ -8,18 +8,8 @@
  */
 #include "kernels/cpu/fast_tile.h"
 
-#define EACH_COLUMN(X) X(0) X(1) X(2) X(3)
-/* Ends an expression: gcc would make a tree of a block's integer sums and spill its leaves. */
-#define HOLD(x) __asm__("" : "+x"(x))
-#define BROADCAST(p) _mm256_set1_epi32(*(const int32_t *)(const void *)(p))
 #define DOT(x, w, q) __asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(x) : "x"(w), "x"(q))
 
-#define COLUMN_START(n) \
-	if ((n) < columns) \
-		acc[n] = first ? _mm256_setzero_ps() : _mm256_maskload_ps(out + (n) * out_stride, in);
-#define COLUMN_END(n) \
-	if ((n) < columns) \
-		_mm256_maskstore_ps(out + (n) * out_stride, in, acc[n]);
 /* x: the block's dot, or its first half's with y the second's (PACK_K6). */
 #define COLUMN_ZERO(n) \
 	if ((n) < columns) { \

@@ -5,18 +5,6 @@
  */
 #include "kernels/cpu/fast_tile.h"
 
-#define DOT(t, w, p) \
-	__asm__("vpdpbusd %2%{1to16%},%1,%0" : "+v"(t) : "v"(w), "m"(*(const int32_t *)(p)))
-
-#define EACH_COLUMN(X) \
-	X(0) X(1) X(2) X(3) X(4) X(5) X(6) X(7) X(8) X(9) X(10) X(11) X(12) X(13) X(14) X(15)
-
-#define COLUMN_START(n) \
-	if ((n) < columns) \
-		acc[n] = first ? _mm512_setzero_ps() : _mm512_maskz_loadu_ps(in, out + (n) * out_stride);
-#define COLUMN_END(n) \
-	if ((n) < columns) \
-		_mm512_mask_storeu_ps(out + (n) * out_stride, in, acc[n]);
 #define COLUMN_DOTS(n, x, y) \
 	DOT(x, w0, q); \
 	DOT(x, w1, q + 4); \
