@@ -517,12 +517,25 @@ static int run_again(struct run *r)
 	return link_send(c, WIRE_RESUME, r->channel, body, w.length, NULL, 0, (int)c->timeout_ms);
 }
 
+/* One try, which waits no longer for the daemon than until `until`. */
+static int run_again_until(struct run *r, uint64_t until)
+{
+	struct hf_client *c = r->c;
+	const uint32_t timeout = c->timeout_ms;
+	const uint64_t now = link_now_ms(), left = until > now ? until - now : 0;
+	if (left < timeout)
+		c->timeout_ms = left > RECOVER_EVERY_MS ? (uint32_t)left : RECOVER_EVERY_MS;
+	const int code = run_again(r);
+	c->timeout_ms = timeout;
+	return code;
+}
+
 /* Tries for resume_ms; then `code`, which broke the connection, is what the call ends with. */
 static int run_recover(struct run *r, int code)
 {
 	const uint64_t until = link_now_ms() + r->c->resume_ms;
 	r->broke = code;
-	while (run_again(r) != 0) {
+	while (run_again_until(r, until) != 0) {
 		if (link_now_ms() >= until || atomic_load(&r->c->cancel))
 			return code;
 		struct pollfd wake = {r->c->wake[0], POLLIN, 0};
