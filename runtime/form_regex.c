@@ -8,6 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/unicode.h"
+
 static int fail(struct regex *x, int code, const char *reason)
 {
 	x->m->reason = reason;
@@ -388,19 +390,6 @@ static int add_either(struct regex *x, uint32_t a, uint32_t *to)
 	return add_step(x, (struct nstep){.kind = STEP_SPLIT, .a = a, .b = *to}, to);
 }
 
-static unsigned encode(uint32_t c, uint8_t to[4])
-{
-	if (c < 0x80) {
-		to[0] = (uint8_t)c;
-		return 1;
-	}
-	unsigned n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-	for (unsigned i = n - 1; i > 0; i--, c >>= 6)
-		to[i] = (uint8_t)(0x80 | (c & 0x3f));
-	to[0] = (uint8_t)(0xf00u >> n | c);
-	return n;
-}
-
 /* A range whose ends have as many bytes, cut so that each piece is a range in each byte. */
 static int lay_range(struct regex *x, uint32_t low, uint32_t high, uint32_t next, uint32_t *to)
 {
@@ -424,9 +413,9 @@ static int lay_range(struct regex *x, uint32_t low, uint32_t high, uint32_t next
 			else if ((top & part) != part)
 				top = (top & ~part) - 1;
 		}
-		unsigned n = encode(low, a);
-		encode(top, b);
-		for (unsigned i = n; i-- > 0;)
+		size_t n = character_write(low, a);
+		character_write(top, b);
+		for (size_t i = n; i-- > 0;)
 			TRY(add_step(x, (struct nstep){STEP_BYTE, a[i], b[i], state, 0}, &state));
 		TRY(add_either(x, state, to));
 		low = top + 1;

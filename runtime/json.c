@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/unicode.h"
 #include "sched/check.h"
 
 static bool is_space(char c)
@@ -383,15 +384,7 @@ static size_t string_piece(const char **at, const char *end, char form[4])
 	}
 	uint32_t c;
 	CHECK(read_escape(at, end, &c) == JSON_WHOLE);
-	if (c < 0x80) {
-		form[0] = (char)c;
-		return 1;
-	}
-	size_t n = c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
-	for (size_t i = n - 1; i > 0; i--, c >>= 6)
-		form[i] = (char)(0x80 | (c & 0x3f));
-	form[0] = (char)(0xf00u >> n | c);
-	return n;
+	return character_write(c, (uint8_t *)form);
 }
 
 bool json_equals(struct json string, const char *text, size_t length)

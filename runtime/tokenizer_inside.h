@@ -10,6 +10,7 @@
 
 #include "runtime/map.h"
 #include "runtime/tokenizer.h"
+#include "runtime/unicode.h"
 
 /* Cuts off the first piece of text[0..length), length > 0: returns its length, 1 to length. A
    pre-tokenizer's pieces may depend on what follows, so the whole rest is given. */
@@ -25,8 +26,6 @@ const struct pretokenizer *pretokenizer_find(const char *name);
    does a form that stands for more than U+10FFFF. Overlong forms and surrogates are taken for what
    their bits say: this is how the reference implementation reads, see tokenizer.h. */
 size_t character_read(const uint8_t *text, size_t length, uint32_t *character);
-/* The length that it has, 1 to 4, written to `to`. */
-size_t character_write(uint32_t character, uint8_t *to);
 /* Whether the text is what character_write would write: neither broken nor overlong. */
 bool characters_plain(const uint8_t *text, size_t length);
 

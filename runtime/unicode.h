@@ -1,10 +1,16 @@
 /*
- * What a pre-tokenizer must know about a character. The table is generated (unicode.py).
+ * What must be known about a character: its kind, from a table that is generated (unicode.py), and how
+ * it is written.
  */
 #ifndef HOLDFAST_RUNTIME_UNICODE_H
 #define HOLDFAST_RUNTIME_UNICODE_H
 
+#include <stddef.h>
 #include <stdint.h>
+
+/* Writes the character as UTF-8, 1 to 4 bytes; returns how many. A surrogate is written as its bits
+   say. In utf8.c. */
+size_t character_write(uint32_t character, uint8_t *to);
 
 /* General categories N and M, the property White_Space, and letters: Lu and Lt, Ll, and the others. */
 enum unicode_kind {

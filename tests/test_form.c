@@ -10,28 +10,13 @@
 #include "runtime/form.h"
 #include "runtime/json.h"
 #include "tests/form_vocabulary.h"
+#include "tests/draw.h"
 #include "tests/tap.h"
 
 static struct model *model;
 static struct tokenizer *tokenizer;
 static struct form_index *index_;
 static const struct template *template;
-static uint64_t seed = 521288629;
-
-static uint32_t draw(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 20) % below;
-}
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 static const char read_tool[] =
 	"{\"type\":\"function\",\"function\":{\"name\":\"read\",\"parameters\":{\"type\":\"object\","

@@ -9,17 +9,8 @@
 
 #include "runtime/json.h"
 #include "sched/check.h"
+#include "tests/draw.h"
 #include "tests/tap.h"
-
-static uint64_t seed = 362436069;
-
-static uint32_t draw(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 20) % below;
-}
 
 /* An exact copy, so that a sanitizer sees a read beyond the end. */
 static int check(const char *text, size_t length)

@@ -8,27 +8,12 @@
 
 #include "runtime/tokenizer.h"
 #include "tests/gguf_make.h"
+#include "tests/draw.h"
 #include "tests/tap.h"
 
 static char reason[MODEL_REASON_MAX];
 static struct model *small_model;
 static struct tokenizer *small;
-static uint64_t seed = 88172645463325252;
-
-static uint32_t draw(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 20) % below;
-}
-
-static double now(void)
-{
-	struct timespec t;
-	clock_gettime(CLOCK_MONOTONIC, &t);
-	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
-}
 
 /* The bytes of a list of ids; free the result. */
 static char *decode(const struct tokenizer *t, const uint32_t *ids, size_t count, bool special,

@@ -11,6 +11,7 @@
 #include "runtime/tokenizer_inside.h"
 #include "tests/files.h"
 #include "tests/gguf_make.h"
+#include "tests/draw.h"
 #include "tests/tap.h"
 
 enum { ROOM = 1 << 16, LONG = 1 << 20 };
@@ -29,22 +30,6 @@ static unsigned chosen;
 static char reason[MODEL_REASON_MAX];
 static struct model *model;
 static struct tokenizer *t;
-static uint64_t seed = 88172645463325252;
-
-static uint32_t draw(uint32_t below)
-{
-	seed ^= seed << 13;
-	seed ^= seed >> 7;
-	seed ^= seed << 17;
-	return (uint32_t)(seed >> 20) % below;
-}
-
-static double now(void)
-{
-	struct timespec at;
-	clock_gettime(CLOCK_MONOTONIC, &at);
-	return (double)at.tv_sec + (double)at.tv_nsec * 1e-9;
-}
 
 static void opens(void)
 {
