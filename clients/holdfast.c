@@ -199,6 +199,12 @@ static int command_completion(struct said *o);
 
 /* --- Commands and options. --- */
 
+/* main gives `holdfast audit …` to holdfastd before options are read: its options are not ours. */
+static int command_audit(struct said *o)
+{
+	return say_usage(o, "audit stands first: holdfast audit QUESTION [options]");
+}
+
 static const struct command {
 	const char *name, *usage, *help;
 	const char *options; /* the letters of those it takes */
@@ -224,6 +230,8 @@ static const struct command {
 	{"watch", "", "a line for each change of a session", "wc", 0, command_watch},
 	{"metrics", "", "counters, in Prometheus' form", "", 0, command_metrics},
 	{"keygen", "NAME", "make the keys NAME.key and NAME.key_secret", "", 1, command_keygen},
+	{"audit", "QUESTION [--state DIR]", "ask the audit log: session, page, turn, verify, …", "",
+		8, command_audit},
 	{"completion", "bash|zsh|fish", "the completion of a shell", "", 1, command_completion},
 };
 

@@ -193,13 +193,14 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
 		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
-			   "\"kv\": \"%s\", "
+			   "\"kv\": \"%s\", \"host_bytes\": %llu, "
 			   "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": "
 			   "%llu, \"context\": %u, "
 			   "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
 				(unsigned long long)p->needs.weights_bytes,
 				(unsigned long long)p->needs.workspace_bytes, (unsigned long long)p->kv_bytes,
-				kvs[d->options.kv], (unsigned long long)p->needs.page_bytes,
+				kvs[d->options.kv], (unsigned long long)host_bytes,
+				(unsigned long long)p->needs.page_bytes,
 				d->limits.page_tokens, (unsigned long long)p->page_count,
 				(unsigned long long)tokens, d->limits.context_tokens,
 				(unsigned long long)p->available, (unsigned long long)head);
@@ -212,6 +213,8 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
 	       kvs[d->options.kv], mib(p->kv_bytes), (unsigned long long)p->page_count,
 	       d->limits.page_tokens, (unsigned long long)tokens, (double)tokens / d->limits.context_tokens);
+	if (host_bytes)
+		printf("host       %9.1f MiB for pages that gave way\n", mib(host_bytes));
 	printf("head-room  %9.1f MiB of %.1f available\n", mib(head), mib(p->available));
 }
 

@@ -23,14 +23,24 @@ static const struct program programs[] = {
 	{"simulate", simulate_main},
 };
 
+/* A program that could not write its results has failed, whatever it thought. */
+static int written(const char *name, int code)
+{
+	if ((fflush(stdout) == 0 && !ferror(stdout)) || code != 0)
+		return code;
+	fprintf(stderr, "holdfastd: %s: writing to stdout failed\n", name);
+	return 1;
+}
+
 int main(int argc, char **argv)
 {
 	static struct options options;
 	for (unsigned i = 0; argc > 1 && i < sizeof programs / sizeof programs[0]; i++)
 		if (strcmp(argv[1], programs[i].name) == 0)
-			return programs[i].main(argc - 1, argv + 1);
+			return written(programs[i].name, programs[i].main(argc - 1, argv + 1));
 	const int code = options_read(argc, argv, &options);
 	if (code)
 		return code < 0 ? 0 : code;
-	return daemon_run(&options);
+	const int done = daemon_run(&options);
+	return options.check ? written("--check", done) : done;
 }

@@ -114,7 +114,9 @@ static void help(void)
 {
 	printf("usage: holdfastd --model FILE [options]\n"
 	       "       holdfastd inspect|tokenize|logits|perplexity|bench MODEL [options]\n"
-	       "       holdfastd simulate --trace FILE --format FORMAT --memory BYTES [options]\n\noptions:\n");
+	       "       holdfastd simulate --trace FILE --format FORMAT --memory BYTES [options]\n"
+	       "       holdfastd selftest --model FILE [options]\n"
+	       "       holdfastd audit QUESTION --state DIR [options]\n\noptions:\n");
 	for (int i = 0; i < ENTRY_COUNT; i++) {
 		const struct entry *e = &table[i];
 		char left[80];
@@ -186,7 +188,11 @@ static int option_set(const struct entry *e, const char *value, struct options *
 		strncpy(field, value, e->most);
 		return 0;
 	case KIND_FLAG:
-		*(bool *)field = strcmp(value, "no") != 0;
+		if (!choice_read("no|yes|false|true", value, &number)) {
+			fprintf(stderr, "holdfastd: %s%s takes yes or no\n", from, e->name);
+			return 2;
+		}
+		*(bool *)field = number % 2;
 		return 0;
 	case KIND_CHOICE:
 		if (!choice_read(e->choices, value, &number)) {

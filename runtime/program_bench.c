@@ -288,6 +288,13 @@ int bench_main(int argc, char **argv)
 						 "measure this machine's bounds, and say how near each is"};
 	int code = program_arguments(argc, argv, flags, PROGRAM_FLAGS + 4, &b->options,
 				     "MODEL [option …]", &path);
+	bool known = !b->only;
+	for (uint32_t i = 0; i < BENCH_FIGURES && !known; i++)
+		known = strcmp(b->only, figures[i].name) == 0;
+	if (code < 0 && !known) {
+		program_fail(b->name, "--only: there is no such figure; the first is %s", figures[0].name);
+		code = 2;
+	}
 	if (code < 0)
 		code = bench_model(b, path);
 	free(b);

@@ -427,9 +427,15 @@ def wrong_starts(daemon):
     code, lines = run("--model", MODEL, "--listen", daemon.endpoint, "--state", f"{other}/s")
     assert code == 3 and "another daemon" in lines[-1], (code, lines)
     code, lines = run("--model", MODEL, "--listen", f"ipc://{other}/x.sock", "--state", f"{daemon.home}/state")
-    assert code == 3 and len(lines) >= 1, (code, lines)
+    assert code == 3 and f"{daemon.home}/state" in lines[-1], (code, lines)
     code, lines = run("--model", f"{other}/none.gguf")
-    assert code == 1 and len(lines) == 1, (code, lines)
+    assert code == 1 and len(lines) == 1 and f"{other}/none.gguf" in lines[0], (code, lines)
+    assert run("--model", MODEL, "--check=maybe")[0] == 2
+    assert run("bench", MODEL, "--only", "decode")[0] == 2
+    for program in (("--model", MODEL, "--check"), ("inspect", MODEL)):
+        with open("/dev/full", "w", encoding="utf-8") as full:
+            p = subprocess.run([f"{BUILD}/holdfastd", *program], stdout=full, stderr=subprocess.PIPE, text=True)
+        assert p.returncode == 1 and "writing to stdout failed" in p.stderr, (program, p)
     assert run()[0] == 2
     assert run("--nonsense")[0] == 2
     assert run("--model", MODEL, "--kv", "fp7")[0] == 2
