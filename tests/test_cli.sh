@@ -120,6 +120,7 @@ done
 check $right "it is no reason for words, and the exit code is that of other tools"
 right=0
 for signal in 2 15; do
+	: >"$dir/out" # the last round's would be taken for this one's, and a shell be hit that has not begun
 	"$BUILDDIR/holdfast" turn --message hang >"$dir/out" 2>"$dir/err" 9>&- &
 	i=0
 	while [ $i -lt 100 ] && ! grep -q begun "$dir/out"; do
@@ -129,7 +130,7 @@ for signal in 2 15; do
 	kill -$signal $!
 	wait $!
 	got=$?
-	[ $got = $((128 + signal)) ] && err '[cancelled' || { echo "# signal $signal: exit $got"; right=1; }
+	[ $got = $((128 + signal)) ] && err '[cancelled' || { echo "# signal $signal: exit $got"; sed "s/^/# /" "$dir/err" "$dir/out"; right=1; }
 done
 check $right "a signal cancels the turn and is the exit code"
 
