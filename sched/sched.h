@@ -57,7 +57,9 @@ enum policy {
 
 struct sched_group {
 	uint64_t page_bytes;
-	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context */
+	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context; else the
+					     last positions only, its own among them, and pages before
+					     them are given up. Group 0 has none */
 	uint32_t page_count[PLACE_COUNT]; /* pages of the slab, the host slab, the disk tier */
 };
 
@@ -156,7 +158,9 @@ struct page_ref {
 	uint64_t tag;
 };
 /* The session's pages of a group for positions first_page*page_tokens and on: up to `count` into
-   out; returns how many were written. What the engine reads and expects. */
+   out; returns how many were written. What the engine reads and expects. Pages that a group with a
+   window has given up are told as SCHED_NONE; sched_page_first is the first that it has. */
+uint32_t sched_page_first(const struct sched *s, uint32_t session, uint32_t group);
 uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t group,
 			  uint32_t first_page, uint32_t count, struct page_ref *out);
 
