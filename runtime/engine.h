@@ -40,7 +40,7 @@ struct engine_sum {
 };
 struct engine_copy {
 	uint64_t copy, tag;      /* the scheduler's number; up: the page's new tag */
-	uint32_t page, up, tokens;
+	uint32_t group, page, up, tokens;
 	int err;                 /* the result: an enum err, or 0 */
 	struct engine_sum *sum;  /* beside the bytes; both the engine's until the job is done */
 	uint8_t *bytes;

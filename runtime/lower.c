@@ -14,7 +14,16 @@
 
 static uint32_t host_pages(const struct daemon *d)
 {
-	return d->limits.group[0].page_count[PLACE_HOST];
+	return pages_count(d, PLACE_HOST);
+}
+
+/* Where a page of the host slab lies: group after group. */
+static uint8_t *host_at(const struct daemon *d, uint32_t group, uint32_t slot)
+{
+	uint8_t *at = d->host;
+	for (uint32_t g = 0; g < group; g++)
+		at += d->limits.group[g].page_count[PLACE_HOST] * d->limits.group[g].page_bytes;
+	return at + slot * d->limits.group[group].page_bytes;
 }
 
 int lower_open(struct daemon *d)
@@ -25,7 +34,7 @@ int lower_open(struct daemon *d)
 	/* Each copy in flight has two pages to itself, one of them here. */
 	d->copied = calloc(pages, sizeof *d->copied);
 	d->host_sums = calloc(pages, sizeof *d->host_sums);
-	d->host = memory_reserve(pages * d->limits.group[0].page_bytes);
+	d->host = memory_reserve(groups_bytes(d, PLACE_HOST));
 	return d->copied && d->host_sums && d->host ? 0 : -ERR_MEMORY;
 }
 
@@ -51,15 +60,14 @@ void lower_copy(struct daemon *d, const struct effect *e)
 	const bool up = e->as.copy.place_to == PLACE_DEVICE;
 	const uint32_t slot = up ? e->as.copy.page_from : e->as.copy.page_to;
 	CHECK(job);
-	CHECK(e->as.copy.group == 0);
-	CHECK(slot < host_pages(d));
+	const uint32_t group = e->as.copy.group, number = pages_number(d, PLACE_HOST, group, slot);
 	CHECK(job->copy_count < job->copy_max);
 	job->copy[job->copy_count++] = (struct engine_copy){
-		.copy = e->as.copy.copy, .page = up ? e->as.copy.page_to : e->as.copy.page_from, .up = up,
-		.tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[slot],
-		.bytes = d->host + slot * d->limits.group[0].page_bytes};
+		.copy = e->as.copy.copy, .group = group, .page = up ? e->as.copy.page_to : e->as.copy.page_from, .up = up,
+		.tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
+		.bytes = host_at(d, group, slot)};
 	if (up) {
-		d->page_principal[e->as.copy.page_to] = e->principal;
+		d->page_principal[pages_number(d, PLACE_DEVICE, group, e->as.copy.page_to)] = e->principal;
 		record_copy(d, e, STORE_ASSIGN, e->as.copy.page_to, e->as.copy.tag_to);
 	} else {
 		record_copy(d, e, STORE_FREE, e->as.copy.page_from, e->as.copy.tag_from);

@@ -124,6 +124,12 @@ void sched_audit(const struct sched *s);
 /* A hash of the whole state; equal histories of events give equal hashes. */
 uint64_t sched_hash(const struct sched *s);
 
+/* Pages of a group with a window that a session has at most: at once in a turn, and between turns. */
+struct sched_window {
+	uint32_t turn_pages, rest_pages;
+};
+struct sched_window sched_window(const struct sched_limits *limits, uint32_t group);
+
 /* Views, for those who must show or carry out; never change anything. */
 const struct sched_limits *sched_limits_of(const struct sched *s);
 uint64_t sched_ledger(const struct sched *s, enum account account, enum column column);
@@ -185,6 +191,9 @@ struct sched_counts sched_counts(const struct sched *s);
 /* Concurrency head-room: bytes of the device that a turn that came now could have, all that may give
    way given up, and how many turns more may run. */
 uint64_t sched_headroom(const struct sched *s, uint32_t *turns);
+
+/* What so many tokens of one session take at most, in bytes of the device: what a grant of them is. */
+uint64_t sched_context_bytes(const struct sched *s, uint64_t tokens);
 
 /* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);

@@ -122,6 +122,13 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 	return 0;
 }
 
+uint64_t sched_context_bytes(const struct sched *s, uint64_t tokens)
+{
+	if (tokens > s->limits.context_tokens)
+		tokens = s->limits.context_tokens;
+	return window_bytes(s, units_of(s, tokens));
+}
+
 struct sched_counts sched_counts(const struct sched *s)
 {
 	return s->counts;

@@ -32,17 +32,30 @@ static uint64_t window_keep(const struct sched_limits *l, uint32_t group)
 	return (uint64_t)window + (more > l->page_tokens ? more : l->page_tokens);
 }
 
+static uint32_t pages_within(uint64_t tokens, const struct sched_limits *l)
+{
+	uint64_t context = ((uint64_t)l->context_tokens + l->page_tokens - 1) / l->page_tokens;
+	/* One page more, since neither end need be at a page's edge. */
+	uint64_t pages = (tokens + l->page_tokens - 1) / l->page_tokens + 1;
+	return (uint32_t)(pages < context ? pages : context);
+}
+
+struct sched_window sched_window(const struct sched_limits *l, uint32_t group)
+{
+	uint32_t rows = l->chunk_tokens < l->batch_rows ? l->chunk_tokens : l->batch_rows;
+	struct sched_window w = {pages_within(window_keep(l, group) + rows, l),
+				 pages_within(window_keep(l, group), l)};
+	return w;
+}
+
 void window_init(struct sched *s)
 {
 	const struct sched_limits *l = &s->limits;
-	uint32_t rows = l->chunk_tokens < l->batch_rows ? l->chunk_tokens : l->batch_rows;
 	for (uint32_t g = 0; g < l->group_count; g++) {
 		if (!window_of(s, g))
 			continue;
 		s->windowed = 1;
-		/* One page more, since neither end need be at a page's edge. */
-		uint64_t pages = units_of(s, window_keep(l, g) + rows) + 1;
-		s->window_cap[g] = pages < s->context_units ? (uint32_t)pages : s->context_units;
+		s->window_cap[g] = sched_window(l, g).turn_pages;
 		/* Grants leave room for one turn, or for half of a slab smaller than two. */
 		uint32_t total = window_total(s, g), beside = total - total / 2;
 		s->window_grant_max[g] = total - (s->window_cap[g] < beside ? s->window_cap[g] : beside);
