@@ -443,7 +443,7 @@ static void session_give_all(struct step *p, uint32_t session, enum lost_why why
 	retain_settle(p->s, session, 0);
 }
 
-/* Moves the session's units that are on the device to a lower place, from the end of its table, as far
+/* Moves the session's units that are on higher places to a lower one, from the end of its table, as far
    as there is room. */
 static void session_lower(struct step *p, uint32_t session, enum place to, uint32_t floor)
 {
@@ -452,7 +452,8 @@ static void session_lower(struct step *p, uint32_t session, enum place to, uint3
 	for (uint32_t unit = x->units; unit > floor && pages_room(s, to); unit--) {
 		struct cursor at = cursor_at(s, session, unit - 1);
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
-		if (page->place != PLACE_DEVICE || unit_moves(s, &at) || (page->owners > 1 && !page_yields(page)))
+		if (page->place >= to || unit_moves(s, &at) || page->bad ||
+		    (page->owners > 1 && page->yielding < page->owners))
 			continue;
 		pages_move(p, session, unit - 1, to);
 	}
@@ -478,10 +479,11 @@ static void lower_ahead(struct step *p)
 	struct sched *s = p->s;
 	uint32_t wanted = pages_total_units(s) / 32, left = AHEAD_MAX;
 	uint64_t least = 0;
-	if (s->limits.group[0].page_count[PLACE_HOST] == 0 || s->limits.policy == POLICY_NONE ||
-	    s->limits.policy == POLICY_SWAP)
+	const uint32_t *count = s->limits.group[0].page_count;
+	enum place to = count[PLACE_HOST] ? PLACE_HOST : PLACE_DISK;
+	if (count[to] == 0 || s->limits.policy == POLICY_NONE || s->limits.policy == POLICY_SWAP)
 		return;
-	while (left > 0 && pages_coming_units(s) < wanted && pages_room(s, PLACE_HOST)) {
+	while (left > 0 && pages_coming_units(s) < wanted && pages_room(s, to)) {
 		uint32_t session = victim(s, PLACE_DEVICE, &least);
 		if (session == SCHED_NONE)
 			return;

@@ -108,6 +108,7 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 	(void)state_layout(s);
 	s->tag_next = 1;
 	s->batch_next = 1;
+	s->copy_next = 1; /* no copy is number 0 */
 	s->arrival_next = 1;
 	for (uint32_t g = 0; g < limits->group_count; g++)
 		s->unit_bytes += limits->group[g].page_bytes;
@@ -188,6 +189,7 @@ static action *const actions[EVENT_KIND_COUNT][SESSION_RUNNING + 1] = {
 	[EVENT_RESIDENCY]  = { on_dead,       on_residency, on_residency, on_residency },
 	[EVENT_HINT]       = { on_dead,       on_hint,      on_nothing,   on_nothing },
 	[EVENT_PARK]       = { on_dead,       on_park,      on_busy,      on_busy },
+	[EVENT_FOUND]      = { on_dead,       on_found,     NULL,         NULL },
 };
 
 static void step_act(struct step *p)
@@ -233,7 +235,8 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	step_time(&p);
 	retain_tick(&p);
 	admit_waiting(&p);
-	load_issue(&p);
+	if (load_issue(&p))
+		admit_waiting(&p);
 	batch_issue(&p);
 	ledger_settle(s);
 }

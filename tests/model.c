@@ -348,6 +348,11 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 	case EVENT_COPY_DONE:
 		event_copy(m, e);
 		break;
+	case EVENT_FOUND:
+		history_append(m, x, e->as.found.tokens);
+		for (; x->resident < x->history; x->resident++)
+			x->ever[x->resident] = 1;
+		break;
 	case EVENT_DRAIN:
 		m->draining = 1;
 		for (uint32_t i = 0; i < MODEL_TURNS; i++)
@@ -405,7 +410,11 @@ static void effect_assign(struct model *m, const struct effect *f)
 {
 	struct model_session *x = &m->session[f->session];
 	uint32_t g = f->as.run.group;
-	if (x->turn == SCHED_NONE || !m->turn[x->turn].running)
+	if (m->event.kind == EVENT_FOUND && f->as.run.place == PLACE_DISK) {
+		model_found(m, f);
+		return;
+	}
+	if (f->as.run.place != PLACE_DEVICE || x->turn == SCHED_NONE || !m->turn[x->turn].running)
 		model_fail(m, "ASSIGN to a session that does not run");
 	if (m->batch)
 		model_fail(m, "ASSIGN while a batch is in flight");

@@ -455,6 +455,27 @@ static void turns_after(struct model *m)
 		model_fail(m, "there is work, and no batch");
 }
 
+/* A page of the disk that the session owns from now on, with what the event says is in it. */
+void model_found(struct model *m, const struct effect *f)
+{
+	struct model_session *x = &m->session[f->session];
+	uint32_t g = f->as.run.group, unit = x->unit_count[g], span = m->limits.page_tokens;
+	uint32_t id = model_id(PLACE_DISK, f->as.run.page_first);
+	struct model_page *page = &m->page[g][id];
+	if (f->as.run.page_count != 1 || f->as.run.page_first != m->event.as.found.slot[g])
+		model_fail(m, "ASSIGN of another page than the one found");
+	if (page->state != PAGE_FREE || f->as.run.tag_first != m->next_tag++)
+		model_fail(m, "a page found where one was, or with a tag used before");
+	if (unit * span != f->as.run.position_first || f->session != m->event.session)
+		model_fail(m, "a page found for another position than the next");
+	page->state = PAGE_OWNED;
+	page->tag = f->as.run.tag_first;
+	memset(page->slot, 0xee, sizeof page->slot);
+	for (uint32_t i = unit * span; i < x->resident; i++)
+		page->slot[i % span] = x->token[i];
+	x->unit[g][x->unit_count[g]++] = id;
+}
+
 void model_after(struct model *m, const struct effects *out)
 {
 	struct owned sum[SCHED_GROUP_MAX];
