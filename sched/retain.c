@@ -418,7 +418,9 @@ void retain_reclaim(struct step *p, uint32_t units)
 	     class++)
 		moves -= class_age(s, class, moves);
 	uint32_t gained = reclaim_sole(p, units);
-	for (uint32_t visits = s->shared_rest.count; visits > 0 && gained < units; visits--) {
+	/* To make room below, others may lose what they have, and leave the list. */
+	for (uint32_t visits = s->shared_rest.count; visits > 0 && s->shared_rest.count && gained < units;
+	     visits--) {
 		uint32_t session = s->shared_rest.first;
 		gained += session_give(p, session, units - gained, 1);
 		rest_take(s, session);
