@@ -164,6 +164,8 @@ static int plan_make(struct daemon *d, struct plan *p)
 	d->limits.group[0].page_count[PLACE_DEVICE] = (uint32_t)p->page_count;
 	const uint64_t host = d->options.host_memory / p->needs.page_bytes;
 	d->limits.group[0].page_count[PLACE_HOST] = host < 1u << 24 ? (uint32_t)host : 1u << 24;
+	const uint64_t disk = d->options.disk_bytes / p->needs.page_bytes;
+	d->limits.group[0].page_count[PLACE_DISK] = disk < 1u << 24 ? (uint32_t)disk : 1u << 24;
 	d->limits.weights_bytes = p->needs.weights_bytes;
 	d->limits.workspace_bytes = p->needs.workspace_bytes;
 	const char *field = "";
@@ -190,16 +192,17 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	const uint64_t tokens = p->page_count * d->limits.page_tokens;
 	const uint64_t host_bytes = d->limits.group[0].page_count[PLACE_HOST] * p->needs.page_bytes;
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
+	const uint64_t disk_bytes = d->limits.group[0].page_count[PLACE_DISK] * p->needs.page_bytes;
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
 		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
-			   "\"kv\": \"%s\", \"host_bytes\": %llu, "
+			   "\"kv\": \"%s\", \"host_bytes\": %llu, \"disk_bytes\": %llu, "
 			   "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": "
 			   "%llu, \"context\": %u, "
 			   "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
 				(unsigned long long)p->needs.weights_bytes,
 				(unsigned long long)p->needs.workspace_bytes, (unsigned long long)p->kv_bytes,
-				kvs[d->options.kv], (unsigned long long)host_bytes,
+				kvs[d->options.kv], (unsigned long long)host_bytes, (unsigned long long)disk_bytes,
 				(unsigned long long)p->needs.page_bytes,
 				d->limits.page_tokens, (unsigned long long)p->page_count,
 				(unsigned long long)tokens, d->limits.context_tokens,
@@ -215,6 +218,9 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	       d->limits.page_tokens, (unsigned long long)tokens, (double)tokens / d->limits.context_tokens);
 	if (host_bytes)
 		printf("host       %9.1f MiB for pages that gave way\n", mib(host_bytes));
+	if (disk_bytes)
+		printf("disk       %9.1f MiB in %s/pages\n", mib(disk_bytes),
+		       d->options.disk_dir[0] ? d->options.disk_dir : d->options.state);
 	printf("head-room  %9.1f MiB of %.1f available\n", mib(head), mib(p->available));
 }
 
@@ -316,7 +322,8 @@ static int device_open(struct daemon *d)
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	return engine_open(d->forward, pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST], &d->engine);
+	const uint32_t copies = d->limits.group[0].page_count[PLACE_HOST] + LOWER_STAGES;
+	return engine_open(d->forward, pages + 1, pages, copies, &d->engine);
 }
 
 static int tables_open(struct daemon *d)
@@ -403,6 +410,7 @@ static int daemon_open(struct daemon *d)
 	last_word_store = d->store;
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
+	TRY(lower_disk_open(d));
 	TRY(tables_open(d));
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
@@ -424,6 +432,7 @@ static void daemon_close(struct daemon *d)
 		engine_close(&d->engine); /* closes the forward pass with it */
 	else if (d->forward)
 		forward_close(&d->forward);
+	lower_disk_close(d);
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
@@ -486,6 +495,7 @@ int daemon_inside_open(struct daemon *d, const struct options *options)
 	TRY(daemon_begin(d, options, &plan));
 	TRY(store_start(d));
 	TRY(device_open(d));
+	TRY(lower_disk_open(d));
 	TRY(tables_open(d));
 	TRY(keep_open(d));
 	return keep_restore(d);

@@ -59,7 +59,7 @@ enum event_kind {
 	EVENT_COPY_DONE,  /* of a copy that was asked for */
 	EVENT_DURABLE,    /* the records of all steps up to `step` are on disk */
 	EVENT_TIMER,      /* the deadline that sched_deadline_us told has passed */
-	EVENT_RATES,      /* measured rates of this machine */
+	EVENT_RATES,      /* measured rates of this machine; 0: no news of it */
 	EVENT_DRAIN,      /* admit nothing more */
 	EVENT_FOUND,      /* at the start: a session's next page was found on the disk, and is its own */
 	EVENT_KIND_COUNT

@@ -305,30 +305,55 @@ static void low_drop(struct step *p, uint32_t session, enum place place)
 		low_take(s, session, place); /* it was granted since: not to be asked again */
 }
 
-/* Where a unit worth so much goes from the device: to the first lower place that has room, or where
-   something worth less can be thrown out for it; else only its tokens stay. */
+/* To have a unit back from there takes less time than to compute it again; not known: it does. */
+static int place_pays(const struct sched *s, const struct session *x, enum place place)
+{
+	if (s->copy_bytes_s[place] == 0 || s->prefill_ns_token == 0)
+		return 1;
+	double load = (double)s->unit_bytes / (double)s->copy_bytes_s[place];
+	double compute = (double)s->prefill_ns_token * s->limits.page_tokens / 1e9;
+	if (s->limits.knee_tokens)
+		compute *= 1 + (double)x->resident / s->limits.knee_tokens;
+	return load < compute;
+}
+
+static int place_is(const struct sched *s, uint32_t session, enum place place)
+{
+	return s->limits.policy != POLICY_NONE && s->limits.group[0].page_count[place] > 0 &&
+	       place_pays(s, session_at(s, session), place);
+}
+
+/* Throws out what is worth less on the place. Returns 1 if there is room then. */
+static int place_clear(struct step *p, uint32_t session, uint64_t value, enum place place)
+{
+	struct sched *s = p->s;
+	for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
+		uint64_t least = 0;
+		uint32_t other = victim(s, place, &least);
+		if (other == SCHED_NONE || least > value)
+			return 0;
+		/* Worth the same, as all are without POLICY_COST: who was used last stays. */
+		uint64_t since = session_at(s, session)->idle_since_us;
+		if (least == value && session_at(s, other)->idle_since_us >= since)
+			return 0;
+		low_drop(p, other, place);
+		if (pages_room(s, place))
+			return 1;
+	}
+	return 0;
+}
+
+/* Where a unit worth so much goes from the device: to the first lower place that has room, or to the
+   lowest where something worth less can be thrown out for it; else only its tokens stay. */
 static enum place place_below(struct step *p, uint32_t session, uint64_t value)
 {
 	struct sched *s = p->s;
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++) {
-		if (s->limits.policy == POLICY_NONE || s->limits.group[0].page_count[place] == 0)
-			continue;
-		if (pages_room(s, (enum place)place))
+	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
+		if (place_is(s, session, (enum place)place) && pages_room(s, (enum place)place))
 			return (enum place)place;
-		for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
-			uint64_t least = 0;
-			uint32_t other = victim(s, (enum place)place, &least);
-			if (other == SCHED_NONE || least > value)
-				break;
-			/* Worth the same, as all are without POLICY_COST: who was used last stays. */
-			uint64_t since = session_at(s, session)->idle_since_us;
-			if (least == value && session_at(s, other)->idle_since_us >= since)
-				break;
-			low_drop(p, other, (enum place)place);
-			if (pages_room(s, (enum place)place))
-				return (enum place)place;
-		}
-	}
+	for (uint32_t place = PLACE_DISK; place > PLACE_DEVICE; place--)
+		if (place_is(s, session, (enum place)place) && place_clear(p, session, value, (enum place)place))
+			return (enum place)place;
 	return PLACE_TOKENS;
 }
 
@@ -504,6 +529,9 @@ static void disk_ahead(struct step *p)
 	uint32_t count = s->limits.group[0].page_count[PLACE_HOST];
 	uint64_t least = 0;
 	if (count == 0 || s->limits.group[0].page_count[PLACE_DISK] == 0 || s->limits.policy == POLICY_SWAP)
+		return;
+	/* Where a disk does not pay, the host gives up what is worth least when it must. */
+	if (!place_pays(s, session_at(s, 0), PLACE_DISK))
 		return;
 	const struct chain *empty = &s->page_free[PLACE_HOST][0];
 	for (uint32_t left = AHEAD_MAX; left > 0 && empty->count < (count + 31) / 32; left--) {

@@ -155,9 +155,19 @@ static void on_timer(struct step *p)
 
 static void on_rates(struct step *p)
 {
-	p->s->prefill_ns_token = p->event->as.rates.prefill_ns_token;
-	p->s->decode_ns_row = p->event->as.rates.decode_ns_row;
-	p->s->prefill_rows = 0; /* a new guess */
+	struct sched *s = p->s;
+	const uint64_t *copy = p->event->as.rates.copy_bytes_s;
+	/* 0 is no news. What is quite another rate asks for a new guess of a step's rows. */
+	uint64_t was = s->prefill_ns_token, is = p->event->as.rates.prefill_ns_token;
+	if (is) {
+		s->prefill_rows = is / 2 > was || is < was / 2 ? 0 : s->prefill_rows;
+		s->prefill_ns_token = is;
+	}
+	if (p->event->as.rates.decode_ns_row)
+		s->decode_ns_row = p->event->as.rates.decode_ns_row;
+	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
+		if (copy[place])
+			s->copy_bytes_s[place] = copy[place];
 }
 
 static void on_nothing(struct step *p)

@@ -163,7 +163,7 @@ struct sched {
 	uint64_t bytes, now_us, step, tag_next, arrival_next;
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes;
-	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t prefill_ns_token, decode_ns_row, copy_bytes_s[PLACE_COUNT];
 	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */

@@ -92,27 +92,6 @@ static void history_cut(struct model *m, struct model_session *x, uint32_t token
 	resident_cut(m, x, tokens);
 }
 
-/* Units that are not on the device. */
-uint32_t model_missing(const struct model *m, const struct model_session *x)
-{
-	uint32_t missing = 0;
-	(void)m;
-	for (uint32_t u = 0; u < x->unit_count[0]; u++)
-		missing += x->unit[0][u] >= SIM_PAGES;
-	return missing;
-}
-
-/* Something of the session is not on the device, or not yet. */
-int model_on_the_way(const struct model *m, const struct model_session *x)
-{
-	for (uint32_t g = 0; g < m->limits.group_count; g++)
-		for (uint32_t u = 0; u < x->unit_count[g]; u++)
-			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
-			    m->page[g][x->unit[g][u]].lost)
-				return 1;
-	return 0;
-}
-
 /* The session gives up what a failed copy lost; returns how many tokens. */
 static uint32_t mend(struct model *m, struct model_session *x)
 {

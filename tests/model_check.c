@@ -455,6 +455,27 @@ static void turns_after(struct model *m)
 		model_fail(m, "there is work, and no batch");
 }
 
+/* Units that are not on the device. */
+uint32_t model_missing(const struct model *m, const struct model_session *x)
+{
+	uint32_t missing = 0;
+	(void)m;
+	for (uint32_t u = 0; u < x->unit_count[0]; u++)
+		missing += x->unit[0][u] >= SIM_PAGES;
+	return missing;
+}
+
+/* Something of the session is not on the device, or not yet. */
+int model_on_the_way(const struct model *m, const struct model_session *x)
+{
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		for (uint32_t u = 0; u < x->unit_count[g]; u++)
+			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
+			    m->page[g][x->unit[g][u]].lost)
+				return 1;
+	return 0;
+}
+
 /* A page of the disk that the session owns from now on, with what the event says is in it. */
 void model_found(struct model *m, const struct effect *f)
 {
