@@ -145,6 +145,11 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 		l->group[g].page_count[PLACE_HOST] = host[g] < 1u << 24 ? (uint32_t)host[g] : 1u << 24;
 	}
 	p->kv_bytes = groups_bytes(d, PLACE_DEVICE);
+	/* The disk tier has pages of one group. */
+	const uint64_t disk = l->group_count == 1 ? d->options.disk_bytes / p->needs.page_bytes : 0;
+	l->group[0].page_count[PLACE_DISK] = disk < 1u << 24 ? (uint32_t)disk : 1u << 24;
+	if (l->group_count > 1 && d->options.disk_bytes)
+		log_say(LOG_NOTICE, "--disk-bytes is of no use to a model with windows, unless with --windows keep");
 }
 
 /* Sizes the slab and finds out whether all of it fits. */
@@ -205,17 +210,18 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	const uint64_t pages = group[0].page_count[PLACE_DEVICE], tokens = pages * d->limits.page_tokens;
 	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
+	const uint64_t disk_bytes = d->limits.group[0].page_count[PLACE_DISK] * p->needs.page_bytes;
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
 		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
-			   "\"kv\": \"%s\", \"host_bytes\": %llu, "
+			   "\"kv\": \"%s\", \"host_bytes\": %llu, \"disk_bytes\": %llu, "
 			   "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": "
 			   "%llu, \"context\": %u, "
 			   "\"window_tokens\": %u, \"window_page_bytes\": %llu, \"window_pages\": %u, "
 			   "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
 				(unsigned long long)p->needs.weights_bytes,
 				(unsigned long long)p->needs.workspace_bytes, (unsigned long long)p->kv_bytes,
-				kvs[d->options.kv], (unsigned long long)host_bytes,
+				kvs[d->options.kv], (unsigned long long)host_bytes, (unsigned long long)disk_bytes,
 				(unsigned long long)p->needs.page_bytes,
 				d->limits.page_tokens, (unsigned long long)pages,
 				(unsigned long long)tokens, d->limits.context_tokens,
@@ -239,6 +245,9 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 		       groups_contexts(d, groups_context(d)), (unsigned long long)groups_context(d));
 	if (host_bytes)
 		printf("host       %9.1f MiB for pages that gave way\n", mib(host_bytes));
+	if (disk_bytes)
+		printf("disk       %9.1f MiB in %s/pages\n", mib(disk_bytes),
+		       d->options.disk_dir[0] ? d->options.disk_dir : d->options.state);
 	printf("head-room  %9.1f MiB of %.1f available\n", mib(head), mib(p->available));
 }
 
@@ -340,7 +349,7 @@ static int device_open(struct daemon *d)
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	const uint32_t pages = pages_count(d, PLACE_DEVICE);
-	return engine_open(d->forward, pages + 1, pages, pages_count(d, PLACE_HOST), &d->engine);
+	return engine_open(d->forward, pages + 1, pages, pages_count(d, PLACE_HOST) + LOWER_STAGES, &d->engine);
 }
 
 static int tables_open(struct daemon *d)
@@ -427,6 +436,7 @@ static int daemon_open(struct daemon *d)
 	last_word_store = d->store;
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
+	TRY(lower_disk_open(d));
 	TRY(tables_open(d));
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
@@ -447,6 +457,7 @@ static void daemon_close(struct daemon *d)
 		engine_close(&d->engine); /* closes the forward pass with it */
 	else if (d->forward)
 		forward_close(&d->forward);
+	lower_disk_close(d);
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
@@ -509,6 +520,7 @@ int daemon_inside_open(struct daemon *d, const struct options *options)
 	TRY(daemon_begin(d, options, &plan));
 	TRY(store_start(d));
 	TRY(device_open(d));
+	TRY(lower_disk_open(d));
 	TRY(tables_open(d));
 	TRY(keep_open(d));
 	return keep_restore(d);

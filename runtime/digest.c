@@ -77,7 +77,8 @@ void digests_take(struct daemon *d, const struct engine_job *job)
 		} else if (g->state == DIGEST_OTHER) {
 			sum->bad = g->tag;
 			if (job->batch == 0)
-				step_incident(d, &(struct ops_fault){.page = g->page, .group = g->group}, REASON_DIGEST, NONE);
+				step_incident(d, &(struct ops_fault){.page = g->page, .group = g->group},
+					      REASON_DIGEST, NONE);
 		}
 	}
 	d->scrubbing = d->scrubbing && (job->batch != 0 || job->digest_count == 0);
@@ -151,7 +152,8 @@ uint64_t digests_scrub(struct daemon *d)
 		}
 	}
 	const uint32_t asked = d->job->digest_count;
-	d->scrub_next_us = d->now_us + us + 1 + d->limits.group[0].page_bytes * 1000000 / (d->options.scrub_bytes + 1);
+	us += d->limits.group[0].page_bytes * 1000000 / (d->options.scrub_bytes + 1) + 1;
+	d->scrub_next_us = d->now_us + us;
 	if (d->scrub_page == pages) {
 		d->scrub_page = 0;
 		if (d->scrub_next_us < d->scrub_began_us + d->options.scrub_ms * 1000)
@@ -178,7 +180,8 @@ void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e,
 	const uint32_t all = d->limits.group_count > 1 ? 2 * pages - first : pages;
 	const uint32_t which = (uint32_t)inject_random(n, all), group = which >= pages;
 	struct page_ref *const own = d->refs + (group ? pages : 0), *at = &d->refs[which];
-	const uint32_t owns = group ? pages - first : pages, whole = group ? (full > first ? full - first : 0) : full;
+	const uint32_t owns = group ? pages - first : pages;
+	const uint32_t whole = !group ? full : full > first ? full - first : 0;
 	const struct page_ref *idle = resumes && whole ? &own[inject_random(n, whole)] : NULL;
 	const uint64_t bits = d->limits.group[group].page_bytes * 8;
 	c->poked = true;

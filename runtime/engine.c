@@ -136,7 +136,7 @@ static int engine_copy(struct engine *engine, const struct engine_copy *c)
 	if (!c->up) {
 		c->sum->tokens = c->tokens;
 		TRY(ops->page_digest(device, c->group, c->page, c->tokens, c->sum->digest));
-		return ops->page_read(device, c->group, c->page, c->bytes);
+		return c->skip ? 0 : ops->page_read(device, c->group, c->page, c->bytes);
 	}
 	TRY(ops->page_write(device, c->group, c->page, c->bytes));
 	TRY(ops->page_digest(device, c->group, c->page, c->sum->tokens, digest));

@@ -193,7 +193,8 @@ static void pages_show(struct daemon *d, uint32_t call, const struct wire_call *
 {
 	static const char *const states[] = {"free", "owned", "shared", "moving", "doomed", "quarantined"};
 	const uint64_t group = m->a.group == WIRE_NONE ? 0 : m->a.group;
-	const uint32_t pages = group < d->limits.group_count ? d->limits.group[group].page_count[PLACE_DEVICE] : 0;
+	const uint32_t pages = group < d->limits.group_count ? d->limits.group[group].page_count[PLACE_DEVICE]
+							     : 0;
 	const uint32_t me = d->calls[call].principal;
 	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
 	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;

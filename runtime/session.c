@@ -96,6 +96,7 @@ void session_drop(struct daemon *d, uint32_t session)
 	struct session *s = &d->sessions[session];
 	CHECK(s->used);
 	turns_deferred_end(d, session, NULL);
+	lower_forget(d, session);
 	form_drop(s);
 	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
 	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
@@ -154,6 +155,7 @@ void session_cut(struct daemon *d, uint32_t session, uint32_t tokens)
 	if (within && !at_start)
 		s->state.open = true;
 	s->history = tokens;
+	lower_history_cut(d, session, tokens);
 	if (s->kept_history > tokens)
 		s->kept_history = tokens;
 	if (s->kept_marks > s->mark_count)
@@ -434,6 +436,9 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	struct event e = {.kind = EVENT_FORK, .session = parent->sched, .turn = SCHED_NONE,
 			  .principal = parent->principal, .now_us = d->now_us, .session_key = slot};
 	residency_event(d, &a->residency, &e);
+	/* Its tokens first: the step may move its pages, and asks what they stand for. */
+	s->history = parent->history;
+	memcpy(s->token, parent->token, s->history * sizeof *s->token);
 	step(d, &e, NULL);
 	if (step_granted.err) {
 		session_drop(d, slot);
@@ -442,7 +447,6 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const struct granted granted = step_granted;
 	s->sched = granted.session;
-	s->history = parent->history;
 	s->turn = parent->turn;
 	s->state = parent->state;
 	s->tools = parent->tools;
@@ -453,7 +457,6 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		s->form->sessions++;
 	s->waits_since_us = parent->waits_since_us;
 	s->why_lost = "fork_tail";
-	memcpy(s->token, parent->token, s->history * sizeof *s->token);
 	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
 	label_take(s, &a->label);
 	record_session(d, s, STORE_SESSION_OPEN);

@@ -79,10 +79,10 @@ static uint32_t call_of(const struct daemon *d, uint64_t turn_key)
 	return call;
 }
 
-static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
+static void record_run(struct daemon *d, const struct effect *e, uint8_t kind, uint8_t reason)
 {
 	struct store_record r = {
-		.kind = kind, .reason = (uint8_t)e->as.run.reason, .place = (uint16_t)e->as.run.place,
+		.kind = kind, .reason = reason, .place = (uint16_t)e->as.run.place,
 		.principal = e->principal, .group = e->as.run.group, .page_first = e->as.run.page_first,
 		.page_count = e->as.run.page_count, .position_first = e->as.run.position_first,
 		.tag_first = e->as.run.tag_first};
@@ -94,7 +94,8 @@ static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
 	step_record(d, &r);
 }
 
-static void assign(struct daemon *d, const struct effect *e)
+/* 1: the pages are zeroed first, since another principal had one of them. */
+static uint8_t assign(struct daemon *d, const struct effect *e)
 {
 	struct engine_job *job = d->job;
 	uint32_t clear = 0;
@@ -109,6 +110,7 @@ static void assign(struct daemon *d, const struct effect *e)
 	job->assign[job->assign_count++] = (struct engine_assign){
 		.group = e->as.run.group, .page_first = e->as.run.page_first,
 		.page_count = e->as.run.page_count, .clear = clear, .tag_first = e->as.run.tag_first};
+	return (uint8_t)clear;
 }
 
 /* The pages of an entry in d->refs, group after group; begins its sequence, and returns how many pages of
@@ -234,18 +236,24 @@ static void effect_do(struct daemon *d, const struct effect *e)
 		turn_effect(d, e);
 		return;
 	case EFFECT_ASSIGN:
-		assign(d, e);
-		record_run(d, e, STORE_ASSIGN);
+		if (e->as.run.place != PLACE_DEVICE) {
+			lower_found(d, e);
+			return;
+		}
+		record_run(d, e, STORE_ASSIGN, assign(d, e));
 		return;
 	case EFFECT_SHARE:
-		record_run(d, e, STORE_SHARE);
+		/* The log tells of the device: what is shared below is told when it comes up. */
+		if (e->as.run.place == PLACE_DEVICE)
+			record_run(d, e, STORE_SHARE, 0);
 		return;
 	case EFFECT_FREE:
+		lower_free(d, e);
 		if (e->as.run.place == PLACE_DEVICE && !inject_now(&d->inject, INJECT_SKIP))
-			record_run(d, e, STORE_FREE);
+			record_run(d, e, STORE_FREE, (uint8_t)e->as.run.reason);
 		return;
 	case EFFECT_QUARANTINE:
-		record_run(d, e, STORE_QUARANTINE);
+		record_run(d, e, STORE_QUARANTINE, (uint8_t)e->as.run.reason);
 		return;
 	case EFFECT_BATCH:
 		batch_build(d, e);
@@ -288,7 +296,8 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call)
 {
 	static const char *const names[REASON_COUNT] = {
-		"its tag is another", "its bytes are not what they were", "its row in the log is another"};
+		"its tag is another", "its bytes are not what they were", "its row in the log is another", "", "",
+		"it did not come back"};
 	const struct call *c = call == NONE ? NULL : &d->calls[call];
 	const struct session *s = c ? &d->sessions[c->session] : NULL;
 	struct page_view page = {0};
@@ -376,6 +385,22 @@ static void step_idle_done(struct daemon *d, struct engine_job *job)
 	lower_submit(d);
 }
 
+/* What a row of prompts takes, of late: of batches that are mostly that. */
+static void prefill_measure(struct daemon *d, const struct engine_job *job)
+{
+	uint64_t rows = 0;
+	for (uint32_t i = 0; i < d->entry_count; i++)
+		rows += d->entry[i].row_count;
+	if (job->err || rows < 16 * (uint64_t)d->entry_count || rows == 0)
+		return;
+	d->prefill_us_total += job->measured_us;
+	d->prefill_rows_total += rows;
+	if (d->prefill_rows_total > 65536) {
+		d->prefill_us_total /= 2;
+		d->prefill_rows_total /= 2;
+	}
+}
+
 void step_batch_done(struct daemon *d, struct engine_job *job)
 {
 	(void)fault_pass(FAULT_BATCH);
@@ -392,6 +417,7 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
 		d->failed = job->err == -ERR_INTERNAL;
 	}
+	prefill_measure(d, job);
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
 				.now_us = d->now_us,
 				.as.batch = {.batch = job->batch, .measured_us = job->measured_us,

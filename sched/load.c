@@ -188,16 +188,17 @@ static void load_reclaim(struct step *p, uint32_t turn, uint32_t units)
 	retain_reclaim(p, &wanted);
 }
 
-/* Begins as many copies as there are pages for, from where the last step stopped. */
-static void turn_load(struct step *p, uint32_t turn)
+/* Begins as many copies as there are pages for, from where the last step stopped. Returns how many of
+   them are of pages that others own too. */
+static uint32_t turn_load(struct step *p, uint32_t turn)
 {
 	struct sched *s = p->s;
 	struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
-	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX, passed = 0;
+	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX, passed = 0, shared = 0;
 	wanted = wanted ? claim_promise(s, turn, wanted) : 0;
 	if (wanted == 0 && t->strays == 0)
-		return;
+		return 0;
 	load_reclaim(p, turn, wanted);
 	struct cursor at = cursor_at(s, t->session, t->load_from < x->units ? t->load_from : x->units);
 	for (; at.unit < x->units && (wanted || t->strays); cursor_next(s, &at)) {
@@ -210,6 +211,7 @@ static void turn_load(struct step *p, uint32_t turn)
 		}
 		if (!pages_room(s, &at, PLACE_DEVICE))
 			break;
+		shared += !here && page_at(s, 0, cursor_page(s, &at, 0))->owners > 1;
 		t->arriving += pages_move(p, t->session, at.unit, PLACE_DEVICE);
 		if (here) {
 			t->strays--;
@@ -223,11 +225,14 @@ static void turn_load(struct step *p, uint32_t turn)
 	}
 	if (!passed)
 		t->load_from = at.unit;
+	return shared;
 }
 
-void load_issue(struct step *p)
+/* Returns 1 if a claim became smaller by it: then somebody who waits may fit. */
+int load_issue(struct step *p)
 {
 	struct sched *s = p->s;
+	uint32_t shared = 0;
 	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
 		next = turn_at(s, turn)->link.next;
 		/* A table is walked when there is something to see, not for each copy of a long context. */
@@ -235,6 +240,11 @@ void load_issue(struct step *p)
 		int look = p->look || t->admitted_step == s->step ||
 			(t->missing + t->strays == 0 && t->arriving == 0);
 		if (t->loading && (!look || turn_look(p, turn)) && t->missing + t->strays)
-			turn_load(p, turn);
+			shared += turn_load(p, turn);
 	}
+	/* What one of them loads the others need not claim. */
+	for (uint32_t turn = s->running.first; shared && turn != SCHED_NONE; turn = turn_at(s, turn)->link.next)
+		if (turn_at(s, turn)->loading)
+			claim_renew(s, turn_at(s, turn));
+	return shared > 0;
 }

@@ -22,7 +22,7 @@ static void page_push(struct sched *s, struct chain *chain, uint32_t group, uint
 	chain->count++;
 }
 
-static uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group)
+uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group)
 {
 	uint32_t page = chain->first;
 	CHECK(chain->count > 0);
@@ -130,7 +130,7 @@ void cursor_next(const struct sched *s, struct cursor *at)
 		at->chunk = chunk_at(s, at->chunk)[1];
 }
 
-static uint32_t *cursor_entry(const struct sched *s, const struct cursor *at, uint32_t group)
+uint32_t *cursor_entry(const struct sched *s, const struct cursor *at, uint32_t group)
 {
 	return &chunk_at(s, at->chunk)[2 + at->unit % CHUNK_UNITS * s->limits.group_count + group];
 }
@@ -147,7 +147,7 @@ uint32_t table_page(const struct sched *s, uint32_t session, uint32_t group, uin
 	return cursor_page(s, &at, group);
 }
 
-static void table_grow(struct sched *s, struct session *x, uint32_t units)
+void table_grow(struct sched *s, struct session *x, uint32_t units)
 {
 	uint32_t have = (x->units + CHUNK_UNITS - 1) / CHUNK_UNITS;
 	CHECK(units >= x->units);
@@ -188,14 +188,8 @@ static void table_shrink(struct sched *s, struct session *x, uint32_t units)
 
 /* Owners. */
 
-struct run {
-	enum effect_kind kind;
-	uint32_t session, group, page, unit, reason;
-	uint64_t tag;
-};
-
 /* Adds to the last effect if pages, tags and positions all count on, so that one record is enough. */
-static void run_emit(struct step *p, const struct run *run)
+void run_emit(struct step *p, const struct run *run)
 {
 	struct effect *last = p->out->count ? &p->out->list[p->out->count - 1] : NULL;
 	const struct page *page = page_at(p->s, run->group, run->page);
@@ -235,7 +229,7 @@ static enum column column_of(const struct sched *s, const struct page *page)
 }
 
 /* Counts a page with one owner for it, or not any more; `sign` is 1 or -1. */
-static void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign)
+void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign)
 {
 	struct session *x = session_at(s, page->owner_xor);
 	uint64_t bytes = s->limits.group[group].page_bytes;
@@ -411,7 +405,7 @@ static void page_leave(struct step *p, const struct run *run)
 
 /* Moves. */
 
-static void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b)
+void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b)
 {
 	struct page *x = page_at(s, group, a), *y = page_at(s, group, b);
 	uint32_t slot = x->slot;
@@ -465,6 +459,7 @@ static void page_move(struct step *p, uint32_t session, uint32_t group, uint32_t
 	told->as.copy.copy = s->copy_next++ << 28 | (uint64_t)group << 26 | other;
 	uint32_t first = page->unit * s->limits.page_tokens, left = x->resident - first;
 	told->as.copy.tokens = left < s->limits.page_tokens ? left : s->limits.page_tokens;
+	told->as.copy.position_first = first;
 }
 
 /* Moves the session's unit, in all groups, to a place with room. Whoever else owns it finds it there.

@@ -308,30 +308,56 @@ static void low_drop(struct step *p, uint32_t session, enum place place)
 		low_take(s, session, place); /* it was granted since: not to be asked again */
 }
 
-/* Where a unit worth so much goes from the device: to the first lower place that has room, or where
-   something worth less can be thrown out for it; else only its tokens stay. */
+/* To have a unit back from there takes less time than to compute it again; not known: it does. */
+static int place_pays(const struct sched *s, const struct session *x, enum place place)
+{
+	if (s->copy_bytes_s[place] == 0 || s->prefill_ns_token == 0)
+		return 1;
+	double load = (double)s->unit_bytes / (double)s->copy_bytes_s[place];
+	double compute = (double)s->prefill_ns_token * s->limits.page_tokens / 1e9;
+	if (s->limits.knee_tokens)
+		compute *= 1 + (double)x->resident / s->limits.knee_tokens;
+	return load < compute;
+}
+
+static int place_is(const struct sched *s, uint32_t session, enum place place)
+{
+	return s->limits.policy != POLICY_NONE && s->limits.group[0].page_count[place] > 0 &&
+	       place_pays(s, session_at(s, session), place);
+}
+
+/* Throws out what is worth less on the place. Returns 1 if there is room then. */
+static int place_clear(struct step *p, uint32_t session, const struct cursor *at, uint64_t value,
+		       enum place place)
+{
+	struct sched *s = p->s;
+	for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
+		uint64_t least = 0;
+		uint32_t other = victim(s, place, &least);
+		if (other == SCHED_NONE || least > value)
+			return 0;
+		/* Worth the same, as all are without POLICY_COST: who was used last stays. */
+		uint64_t since = session_at(s, session)->idle_since_us;
+		if (least == value && session_at(s, other)->idle_since_us >= since)
+			return 0;
+		low_drop(p, other, place);
+		if (pages_room(s, at, place))
+			return 1;
+	}
+	return 0;
+}
+
+/* Where a unit worth so much goes from the device: to the first lower place that has room, or to the
+   lowest where something worth less can be thrown out for it; else only its tokens stay. */
 static enum place place_below(struct step *p, uint32_t session, const struct cursor *at, uint64_t value)
 {
 	struct sched *s = p->s;
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++) {
-		if (s->limits.policy == POLICY_NONE || s->limits.group[0].page_count[place] == 0)
-			continue;
-		if (pages_room(s, at, (enum place)place))
+	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
+		if (place_is(s, session, (enum place)place) && pages_room(s, at, (enum place)place))
 			return (enum place)place;
-		for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
-			uint64_t least = 0;
-			uint32_t other = victim(s, (enum place)place, &least);
-			if (other == SCHED_NONE || least > value)
-				break;
-			/* Worth the same, as all are without POLICY_COST: who was used last stays. */
-			uint64_t since = session_at(s, session)->idle_since_us;
-			if (least == value && session_at(s, other)->idle_since_us >= since)
-				break;
-			low_drop(p, other, (enum place)place);
-			if (pages_room(s, at, (enum place)place))
-				return (enum place)place;
-		}
-	}
+	for (uint32_t place = PLACE_DISK; place > PLACE_DEVICE; place--)
+		if (place_is(s, session, (enum place)place) && place_clear(p, session, at, value, (enum place)place))
+			return (enum place)place;
 	return PLACE_TOKENS;
 }
 
@@ -444,7 +470,9 @@ void retain_reclaim(struct step *p, const struct wanted *wanted)
 		moves -= class_age(s, class, moves);
 	reclaim_sole(p, wanted);
 	uint32_t units;
-	for (uint32_t visits = s->shared_rest.count; visits > 0 && (units = lacking(s, wanted)) > 0; visits--) {
+	/* To make room below, others may lose what they have, and leave the list. */
+	for (uint32_t visits = s->shared_rest.count;
+	     visits > 0 && s->shared_rest.count && (units = lacking(s, wanted)) > 0; visits--) {
 		uint32_t session = s->shared_rest.first;
 		(void)session_give(p, session, units, 1);
 		window_give(p, session, wanted);
@@ -472,7 +500,7 @@ static void session_give_all(struct step *p, uint32_t session, enum lost_why why
 	retain_settle(p->s, session, 0);
 }
 
-/* Moves the session's units that are on the device to a lower place, from the end of its table, as far
+/* Moves the session's units that are on higher places to a lower one, from the end of its table, as far
    as there is room. */
 static void session_lower(struct step *p, uint32_t session, enum place to, uint32_t floor)
 {
@@ -483,7 +511,8 @@ static void session_lower(struct step *p, uint32_t session, enum place to, uint3
 		if (!pages_room(s, &at, to))
 			break;
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
-		if (page->place != PLACE_DEVICE || unit_moves(s, &at) || (page->owners > 1 && !page_yields(page)))
+		if (page->place >= to || unit_moves(s, &at) || page->bad ||
+		    (page->owners > 1 && page->yielding < page->owners))
 			continue;
 		(void)pages_move(p, session, unit - 1, to);
 	}
@@ -513,10 +542,11 @@ static void lower_ahead(struct step *p)
 	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++)
 		if (window_of(s, g))
 			wanted.pages[g] = window_total(s, g) / 32;
-	if (s->limits.group[0].page_count[PLACE_HOST] == 0 || s->limits.policy == POLICY_NONE ||
-	    s->limits.policy == POLICY_SWAP)
+	const uint32_t *count = s->limits.group[0].page_count;
+	enum place to = count[PLACE_HOST] ? PLACE_HOST : PLACE_DISK;
+	if (count[to] == 0 || s->limits.policy == POLICY_NONE || s->limits.policy == POLICY_SWAP)
 		return;
-	while (left > 0 && lacking(s, &wanted) && s->page_free[PLACE_HOST][0].count) {
+	while (left > 0 && lacking(s, &wanted) && s->page_free[to][0].count) {
 		uint32_t session = victim(s, PLACE_DEVICE, &least);
 		if (session == SCHED_NONE)
 			return;
@@ -535,6 +565,9 @@ static void disk_ahead(struct step *p)
 	uint32_t count = s->limits.group[0].page_count[PLACE_HOST];
 	uint64_t least = 0;
 	if (count == 0 || s->limits.group[0].page_count[PLACE_DISK] == 0 || s->limits.policy == POLICY_SWAP)
+		return;
+	/* Where a disk does not pay, the host gives up what is worth least when it must. */
+	if (!place_pays(s, session_at(s, 0), PLACE_DISK))
 		return;
 	const struct chain *empty = &s->page_free[PLACE_HOST][0];
 	for (uint32_t left = AHEAD_MAX; left > 0 && empty->count < (count + 31) / 32; left--) {

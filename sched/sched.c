@@ -112,6 +112,7 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 	(void)state_layout(s);
 	s->tag_next = 1;
 	s->batch_next = 1;
+	s->copy_next = 1; /* no copy is number 0 */
 	s->arrival_next = 1;
 	for (uint32_t g = 0; g < limits->group_count; g++)
 		s->unit_bytes += window_of(s, g) ? 0 : limits->group[g].page_bytes;
@@ -159,9 +160,19 @@ static void on_timer(struct step *p)
 
 static void on_rates(struct step *p)
 {
-	p->s->prefill_ns_token = p->event->as.rates.prefill_ns_token;
-	p->s->decode_ns_row = p->event->as.rates.decode_ns_row;
-	p->s->prefill_rows = 0; /* a new guess */
+	struct sched *s = p->s;
+	const uint64_t *copy = p->event->as.rates.copy_bytes_s;
+	/* 0 is no news. What is quite another rate asks for a new guess of a step's rows. */
+	uint64_t was = s->prefill_ns_token, is = p->event->as.rates.prefill_ns_token;
+	if (is) {
+		s->prefill_rows = is / 2 > was || is < was / 2 ? 0 : s->prefill_rows;
+		s->prefill_ns_token = is;
+	}
+	if (p->event->as.rates.decode_ns_row)
+		s->decode_ns_row = p->event->as.rates.decode_ns_row;
+	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
+		if (copy[place])
+			s->copy_bytes_s[place] = copy[place];
 }
 
 static void on_nothing(struct step *p)
@@ -193,6 +204,7 @@ static action *const actions[EVENT_KIND_COUNT][SESSION_RUNNING + 1] = {
 	[EVENT_RESIDENCY]  = { on_dead,       on_residency, on_residency, on_residency },
 	[EVENT_HINT]       = { on_dead,       on_hint,      on_nothing,   on_nothing },
 	[EVENT_PARK]       = { on_dead,       on_park,      on_busy,      on_busy },
+	[EVENT_FOUND]      = { on_dead,       on_found,     NULL,         NULL },
 };
 
 static void step_act(struct step *p)
@@ -238,7 +250,8 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	step_time(&p);
 	retain_tick(&p);
 	admit_waiting(&p);
-	load_issue(&p);
+	if (load_issue(&p))
+		admit_waiting(&p);
 	batch_issue(&p);
 	ledger_settle(s);
 }

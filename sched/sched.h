@@ -12,7 +12,10 @@
  *  R3  indices come from effects, and a session's index is dead after EFFECT_CLOSED, a turn's
  *      after EFFECT_END;
  *  R4  all effects of a step are carried out, in order, before the next batch is computed;
- *  R5  sched_step is called with EVENT_TIMER when sched_deadline_us has passed.
+ *  R5  sched_step is called with EVENT_TIMER when sched_deadline_us has passed;
+ *  R6  what is FOUND lies in free slots of the disk, and its session rests, all of its history in
+ *      full pages; no group has a window. The same page of another session is had by FORK and
+ *      ROLLBACK of that one.
  */
 #ifndef HOLDFAST_SCHED_SCHED_H
 #define HOLDFAST_SCHED_SCHED_H

@@ -170,7 +170,7 @@ struct sched {
 	uint64_t bytes, now_us, step, tag_next, arrival_next;
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes; /* in the groups without a window */
-	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t prefill_ns_token, decode_ns_row, copy_bytes_s[PLACE_COUNT];
 	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
@@ -266,6 +266,19 @@ int pages_room(const struct sched *s, const struct cursor *at, enum place place)
 uint32_t pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to);
 void pages_trim(struct step *p, uint32_t session, uint32_t group, uint32_t low);
 void on_copy_done(struct step *p);
+/* For found.c: the parts of a page's assignment. */
+struct run {
+	enum effect_kind kind;
+	uint32_t session, group, page, unit, reason;
+	uint64_t tag;
+};
+uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group);
+uint32_t *cursor_entry(const struct sched *s, const struct cursor *at, uint32_t group);
+void table_grow(struct sched *s, struct session *x, uint32_t units);
+void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign);
+void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b);
+void run_emit(struct step *p, const struct run *run);
+void on_found(struct step *p);
 uint32_t table_page(const struct sched *s, uint32_t session, uint32_t group, uint32_t unit);
 int page_yields(const struct page *page); /* all its owners would give it up */
 void pages_init(struct sched *s);
@@ -307,7 +320,7 @@ uint32_t load_strays(const struct sched *s, uint32_t session);  /* on it but for
 int load_needed(const struct sched *s, uint32_t session);       /* there are some, or they move */
 uint32_t load_tokens(const struct sched *s, uint32_t session);  /* resident ones, not on the device */
 void load_mend(struct step *p, uint32_t session);
-void load_issue(struct step *p);
+int load_issue(struct step *p);
 
 /* claim.c: what running turns may still need, and what is promised of it. */
 uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */

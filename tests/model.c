@@ -104,27 +104,6 @@ static void history_cut(struct model *m, struct model_session *x, uint32_t token
 	resident_cut(m, x, tokens);
 }
 
-/* Units that are not on the device. */
-uint32_t model_missing(const struct model *m, const struct model_session *x)
-{
-	uint32_t missing = 0;
-	(void)m;
-	for (uint32_t u = 0; u < x->unit_count[0]; u++)
-		missing += x->unit[0][u] >= SIM_PAGES;
-	return missing;
-}
-
-/* Something of the session is not on the device, or not yet. */
-int model_on_the_way(const struct model *m, const struct model_session *x)
-{
-	for (uint32_t g = 0; g < m->limits.group_count; g++)
-		for (uint32_t u = x->low[g]; u < x->unit_count[g]; u++)
-			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
-			    m->page[g][x->unit[g][u]].lost)
-				return 1;
-	return 0;
-}
-
 /* The session gives up what a failed copy lost; returns how many tokens. */
 static uint32_t mend(struct model *m, struct model_session *x)
 {
@@ -364,6 +343,11 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 	case EVENT_COPY_DONE:
 		event_copy(m, e);
 		break;
+	case EVENT_FOUND:
+		history_append(m, x, e->as.found.tokens);
+		for (; x->resident < x->history; x->resident++)
+			x->ever[x->resident] = 1;
+		break;
 	case EVENT_DRAIN:
 		m->draining = 1;
 		for (uint32_t i = 0; i < MODEL_TURNS; i++)
@@ -424,7 +408,11 @@ static void effect_assign(struct model *m, const struct effect *f)
 {
 	struct model_session *x = &m->session[f->session];
 	uint32_t g = f->as.run.group;
-	if (x->turn == SCHED_NONE || !m->turn[x->turn].running)
+	if (m->event.kind == EVENT_FOUND && f->as.run.place == PLACE_DISK) {
+		model_found(m, f);
+		return;
+	}
+	if (f->as.run.place != PLACE_DEVICE || x->turn == SCHED_NONE || !m->turn[x->turn].running)
 		model_fail(m, "ASSIGN to a session that does not run");
 	if (m->batch)
 		model_fail(m, "ASSIGN while a batch is in flight");

@@ -110,6 +110,7 @@ int model_due(const struct model *m, const struct model_turn *t);
 void model_order(struct model *m, uint32_t turn);
 void model_refusal(struct model *m, const struct effect *f);
 void model_batch(struct model *m, const struct effect *f);
+void model_found(struct model *m, const struct effect *f);
 void model_after(struct model *m, const struct effects *out);
 
 #endif

@@ -510,6 +510,48 @@ static void turns_after(struct model *m)
 		model_fail(m, "there is work, and no batch");
 }
 
+/* Units that are not on the device. */
+uint32_t model_missing(const struct model *m, const struct model_session *x)
+{
+	uint32_t missing = 0;
+	(void)m;
+	for (uint32_t u = 0; u < x->unit_count[0]; u++)
+		missing += x->unit[0][u] >= SIM_PAGES;
+	return missing;
+}
+
+/* Something of the session is not on the device, or not yet. */
+int model_on_the_way(const struct model *m, const struct model_session *x)
+{
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		for (uint32_t u = x->low[g]; u < x->unit_count[g]; u++)
+			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
+			    m->page[g][x->unit[g][u]].lost)
+				return 1;
+	return 0;
+}
+
+/* A page of the disk that the session owns from now on, with what the event says is in it. */
+void model_found(struct model *m, const struct effect *f)
+{
+	struct model_session *x = &m->session[f->session];
+	uint32_t g = f->as.run.group, unit = x->unit_count[g], span = m->limits.page_tokens;
+	uint32_t id = model_id(PLACE_DISK, f->as.run.page_first);
+	struct model_page *page = &m->page[g][id];
+	if (f->as.run.page_count != 1 || f->as.run.page_first != m->event.as.found.slot[g])
+		model_fail(m, "ASSIGN of another page than the one found");
+	if (page->state != PAGE_FREE || f->as.run.tag_first != m->next_tag++)
+		model_fail(m, "a page found where one was, or with a tag used before");
+	if (unit * span != f->as.run.position_first || f->session != m->event.session)
+		model_fail(m, "a page found for another position than the next");
+	page->state = PAGE_OWNED;
+	page->tag = f->as.run.tag_first;
+	memset(page->slot, 0xee, sizeof page->slot);
+	for (uint32_t i = unit * span; i < x->resident; i++)
+		page->slot[i % span] = x->token[i];
+	x->unit[g][x->unit_count[g]++] = id;
+}
+
 void model_after(struct model *m, const struct effects *out)
 {
 	struct owned sum[SCHED_GROUP_MAX];

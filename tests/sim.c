@@ -106,7 +106,7 @@ static void weights_draw(struct world *w)
 		[EVENT_OPEN] = 10, [EVENT_FORK] = 8, [EVENT_TURN] = 40, [EVENT_CANCEL] = 8, [EVENT_CREDIT] = 30,
 		[EVENT_ROLLBACK] = 8, [EVENT_CLOSE] = 4, [EVENT_RESIDENCY] = 8, [EVENT_HINT] = 2, [EVENT_PARK] = 3,
 		[EVENT_BATCH_DONE] = 90, [EVENT_COPY_DONE] = 60, [EVENT_DURABLE] = 40,
-		[EVENT_TIMER] = 8, [EVENT_RATES] = 1,
+		[EVENT_TIMER] = 8, [EVENT_RATES] = 1, [EVENT_FOUND] = 10,
 	};
 	for (uint32_t kind = 0; kind < EVENT_KIND_COUNT; kind++) {
 		uint32_t factor = below(w, 4);
@@ -316,6 +316,29 @@ static void turn_event_send(struct world *w, enum event_kind kind)
 	send(w, &e, NULL);
 }
 
+/* A page of the disk proves to be the next one of a session that rests, if there is such a session. */
+static int found_make(struct world *w, struct event *e)
+{
+	const struct model_session *x = &w->m->session[e->session];
+	uint32_t span = w->limits.page_tokens, room = w->limits.context_tokens - x->history;
+	if (model_windowed(w->m))
+		return 0;
+	if (x->turn != SCHED_NONE || x->closing || x->resident != x->history || x->history % span || room < 2)
+		return 0;
+	for (uint32_t g = 0; g < w->limits.group_count; g++) {
+		uint32_t seen = 0;
+		for (uint32_t i = 0; i < w->limits.group[g].page_count[PLACE_DISK]; i++)
+			if (w->m->page[g][model_id(PLACE_DISK, i)].state == PAGE_FREE && below(w, ++seen) == 0)
+				e->as.found.slot[g] = i;
+		if (seen == 0)
+			return 0;
+	}
+	e->as.found.tokens = chance(w, 700) ? span : 1 + below(w, span);
+	if (e->as.found.tokens >= room)
+		e->as.found.tokens = room - 1;
+	return 1;
+}
+
 static void session_event_send(struct world *w, enum event_kind kind)
 {
 	struct event e = event_make(w, kind);
@@ -338,6 +361,10 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.as.hint.returns_in_us = chance(w, 300) ? draw(w) >> below(w, 64) : 0;
 		break;
 	case EVENT_PARK: e.as.park.place = below(w, PLACE_TOKENS + 1); break;
+	case EVENT_FOUND:
+		if (!found_make(w, &e))
+			return;
+		break;
 	default: break;
 	}
 	send(w, &e, NULL);
