@@ -272,13 +272,13 @@ struct daemon {
 	uint32_t copied_first, copied_count;
 	struct lower_disk *disk; /* NULL: there is no disk tier */
 	bool disk_refused;      /* there should be one, and its file could not be used */
-	uint32_t *page_principal; /* per page: who had it last, to know what must be cleared */
+	uint32_t *page_principal; /* per page, by pages_number: who had it last, to know what must be cleared */
 
 	struct wire_limits wire;
 	struct wire_call message; /* the CALL in hand */
 	struct rendering rendering;
 	uint32_t *ids;          /* context + 1 of room */
-	struct page_ref *refs;  /* pages of one session */
+	struct page_ref *refs;  /* pages of one session, group after group */
 	uint8_t *out;           /* room for one outgoing body */
 	size_t out_max;
 	uint32_t *mask;         /* vocab bits */
@@ -300,7 +300,7 @@ struct daemon {
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
 	uint32_t forgotten_next;
 	struct inject inject;
-	struct page_sum *sums;  /* per page */
+	struct page_sum *sums;  /* per page, by pages_number */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
 	uint32_t scrub_page;
 	uint64_t scrub_next_us, scrub_began_us;
@@ -545,15 +545,31 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		 const uint8_t *blob, size_t blob_length);
 
 /* digest.c */
+/* groups.c: layers with a window have pages of their own. */
+bool groups_wanted(const struct daemon *d); /* by the model, the options and the limits */
+/* Divides bytes between the groups, for contexts of groups_context tokens of which `turns` run. */
+void groups_split(const struct daemon *d, uint64_t bytes, uint64_t turns, uint64_t pages[2]);
+uint64_t groups_context(const struct daemon *d);
+double groups_contexts(const struct daemon *d, uint64_t tokens); /* of so many, on the device */
+uint64_t groups_bytes(const struct daemon *d, enum place place);
+/* The pages of all groups as one row of numbers: those of group 0 first. The last is the way back: the
+   group, and in *number its page. */
+uint32_t pages_count(const struct daemon *d, enum place place);
+uint32_t pages_number(const struct daemon *d, enum place place, uint32_t group, uint32_t page);
+uint32_t pages_group(const struct daemon *d, enum place place, uint32_t *number);
+
 int digests_open(struct daemon *d);
-/* The digests that an entry of the batch asks for; its pages are in d->refs. resumes: its turn begins. */
-void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes);
+/* The digests that an entry of the batch asks for, of one group: its pages are in refs, the first is the
+   session's `first`. resumes: its turn begins. */
+void digests_entry(struct daemon *d, const struct batch_entry *e, uint32_t group, uint32_t first,
+		   const struct page_ref *refs, bool resumes);
 void digests_take(struct daemon *d, const struct engine_job *job);
 /* A page that was found to be another under that tag. */
-bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
+bool digest_bad(const struct daemon *d, uint32_t group, uint32_t page, uint64_t tag);
 /* Pages at rest are compared, a few. Returns when to be called next. */
 uint64_t digests_scrub(struct daemon *d);
-/* The faults of --inject on an entry, whose pages are in d->refs. */
+/* The faults of --inject on an entry, whose pages are in d->refs: those of group 0 from refs[0] on, all
+   of them, then those of group 1, the first of which is the session's `first`. */
 void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
 		  bool resumes, uint64_t batch);
 

@@ -15,7 +15,16 @@
 
 static uint32_t host_pages(const struct daemon *d)
 {
-	return d->limits.group[0].page_count[PLACE_HOST];
+	return pages_count(d, PLACE_HOST);
+}
+
+/* Where a page of the host slab lies: group after group. */
+static uint8_t *host_at(const struct daemon *d, uint32_t group, uint32_t slot)
+{
+	uint8_t *at = d->host;
+	for (uint32_t g = 0; g < group; g++)
+		at += d->limits.group[g].page_count[PLACE_HOST] * d->limits.group[g].page_bytes;
+	return at + slot * d->limits.group[group].page_bytes;
 }
 
 /* Each copy in flight has two pages to itself, one of them on a lower place. */
@@ -35,7 +44,7 @@ int lower_open(struct daemon *d)
 	if (pages == 0)
 		return 0;
 	d->host_sums = calloc(pages, sizeof *d->host_sums);
-	d->host = memory_reserve(pages * d->limits.group[0].page_bytes);
+	d->host = memory_reserve(groups_bytes(d, PLACE_HOST));
 	return d->host_sums && d->host ? 0 : -ERR_MEMORY;
 }
 
@@ -59,30 +68,30 @@ static void host_copy(struct daemon *d, const struct effect *e, bool up)
 {
 	struct engine_job *job = d->job;
 	const uint32_t slot = up ? e->as.copy.page_from : e->as.copy.page_to;
-	const uint64_t bytes = d->limits.group[0].page_bytes;
 	CHECK(job);
-	CHECK(slot < host_pages(d));
+	const uint32_t group = e->as.copy.group, number = pages_number(d, PLACE_HOST, group, slot);
+	const uint64_t bytes = d->limits.group[group].page_bytes;
 	CHECK(job->copy_count < job->copy_max);
 	job->copy[job->copy_count++] = (struct engine_copy){
-		.copy = e->as.copy.copy, .page = up ? e->as.copy.page_to : e->as.copy.page_from, .up = up,
-		.tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[slot],
-		.bytes = d->host + slot * bytes, .stage = NONE,
+		.copy = e->as.copy.copy, .group = group, .page = up ? e->as.copy.page_to : e->as.copy.page_from,
+		.up = up, .tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
+		.bytes = host_at(d, group, slot), .stage = NONE,
 		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP)};
 	/* Nobody writes there now: the page is on its way up. */
 	if (up && inject_now(&d->inject, INJECT_BITS_HOST))
-		d->host[slot * bytes + inject_random(&d->inject, bytes)] ^= 1;
+		host_at(d, group, slot)[inject_random(&d->inject, bytes)] ^= 1;
 }
 
 void lower_copy(struct daemon *d, const struct effect *e)
 {
 	const bool up = e->as.copy.place_to == PLACE_DEVICE;
-	CHECK(e->as.copy.group == 0);
+	const uint32_t group = e->as.copy.group;
 	if (e->as.copy.place_from == PLACE_DISK || e->as.copy.place_to == PLACE_DISK)
 		lower_disk_copy(d, e);
 	else
 		host_copy(d, e, up);
 	if (up) {
-		d->page_principal[e->as.copy.page_to] = e->principal;
+		d->page_principal[pages_number(d, PLACE_DEVICE, group, e->as.copy.page_to)] = e->principal;
 		record_copy(d, e, STORE_ASSIGN, e->as.copy.page_to, e->as.copy.tag_to);
 	} else if (e->as.copy.place_from == PLACE_DEVICE) {
 		record_copy(d, e, STORE_FREE, e->as.copy.page_from, e->as.copy.tag_from);
@@ -111,9 +120,10 @@ void lower_done(struct daemon *d, uint64_t copy, int err)
 /* A page of the host that is not what it was. */
 static void host_incident(struct daemon *d, const struct engine_copy *c)
 {
+	uint32_t page = (uint32_t)(c->sum - d->host_sums);
+	const uint32_t group = pages_group(d, PLACE_HOST, &page);
 	struct store_record r = {.kind = STORE_INCIDENT, .reason = REASON_LOWER, .place = PLACE_HOST,
-				 .page_first = (uint32_t)(c->sum - d->host_sums), .page_count = 1,
-				 .tag_first = c->tag};
+				 .group = group, .page_first = page, .page_count = 1, .tag_first = c->tag};
 	step_record(d, &r);
 	d->incidents[REASON_LOWER]++;
 }
@@ -126,7 +136,7 @@ void lower_take(struct daemon *d, const struct engine_job *job)
 		const struct engine_copy *c = &job->copy[i];
 		const int err = job->err ? -job->err : c->err;
 		if (err && c->up)
-			d->page_principal[c->page] = PRINCIPAL_MIXED;
+			d->page_principal[pages_number(d, PLACE_DEVICE, c->group, c->page)] = PRINCIPAL_MIXED;
 		if (c->stage != NONE) {
 			lower_disk_took(d, c->stage, err);
 			continue;

@@ -187,16 +187,11 @@ void session_end_fields(const struct session *s, struct wire_end *end)
 /* The events' form of what a client asks for. */
 static void residency_event(struct daemon *d, const struct wire_residency_args *a, struct event *e)
 {
-	const uint64_t page = d->limits.group[0].page_bytes, span = d->limits.page_tokens;
 	e->as.residency.kind = a->present ? a->kind : RESIDENCY_BEST_EFFORT;
 	if (!a->present || a->kind == WIRE_BEST_EFFORT)
 		return;
-	uint64_t bytes = a->bytes;
-	if (bytes == WIRE_NONE && a->tokens != WIRE_NONE) {
-		const uint64_t tokens = a->tokens < d->limits.context_tokens ? a->tokens : d->limits.context_tokens;
-		bytes = (tokens + span - 1) / span * page;
-	}
-	e->as.residency.bytes = bytes == WIRE_NONE ? (d->limits.context_tokens + span - 1) / span * page : bytes;
+	const uint64_t tokens = a->tokens == WIRE_NONE ? d->limits.context_tokens : a->tokens;
+	e->as.residency.bytes = a->bytes == WIRE_NONE ? sched_context_bytes(d->sched, tokens) : a->bytes;
 	if (a->kind == WIRE_LEASED) {
 		const uint64_t ms = a->lease_ms == WIRE_NONE ? d->options.lease_max_ms : a->lease_ms;
 		e->as.residency.lease_us = (ms < d->options.lease_max_ms ? ms : d->options.lease_max_ms) * 1000;
@@ -485,8 +480,8 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens)
 		return; /* What the scheduler knows is before the cut: the rest was never computed. */
 	const struct event e = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
 				.now_us = d->now_us, .as.rollback = {.tokens = tokens}};
+	s->why_lost = "rolled_back"; /* unless the step knows better */
 	step(d, &e, NULL);
-	s->why_lost = "rolled_back";
 }
 
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m)

@@ -14,7 +14,7 @@ struct granted step_granted;
 int step_open(struct daemon *d)
 {
 	const struct sched_limits *l = &d->limits;
-	const size_t pages = l->group[0].page_count[PLACE_DEVICE];
+	const size_t pages = pages_count(d, PLACE_DEVICE);
 	void *block = aligned_alloc(64, sched_bytes(l));
 	d->effects.capacity = sched_effect_max(l);
 	d->effects.list = calloc(d->effects.capacity, sizeof *d->effects.list);
@@ -26,7 +26,7 @@ int step_open(struct daemon *d)
 	d->result = calloc(l->batch_turns, sizeof *d->result);
 	d->undo.call = NONE;
 	d->undo.token = malloc(l->context_tokens * sizeof *d->undo.token);
-	d->refs = calloc(l->context_tokens / l->page_tokens + 2, sizeof *d->refs);
+	d->refs = calloc((l->context_tokens / l->page_tokens + 2) * l->group_count, sizeof *d->refs);
 	d->page_principal = malloc(pages * sizeof *d->page_principal);
 	if (!block || !d->effects.list || !d->effects.entries || !d->entry || !d->entry_call ||
 	    !d->entry_sample || !d->result || !d->refs || !d->page_principal || !d->undo.token)
@@ -102,7 +102,8 @@ static uint8_t assign(struct daemon *d, const struct effect *e)
 	CHECK(job);
 	CHECK(job->assign_count < job->assign_max);
 	for (uint32_t i = 0; i < e->as.run.page_count; i++) {
-		uint32_t *had = &d->page_principal[e->as.run.page_first + i];
+		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, e->as.run.group,
+								e->as.run.page_first + i)];
 		clear |= *had != NONE && *had != e->principal;
 		*had = e->principal;
 	}
@@ -112,10 +113,29 @@ static uint8_t assign(struct daemon *d, const struct effect *e)
 	return (uint8_t)clear;
 }
 
+/* The pages of an entry in d->refs, group after group; begins its sequence, and returns how many pages of
+   the first group it has. A group with a window begins at its first page. */
+static uint32_t entry_pages(struct daemon *d, const struct batch_entry *e, uint32_t slot, bool resumes)
+{
+	const uint32_t span = d->limits.page_tokens;
+	const uint32_t last = e->position_first + e->row_count, units = (last + span - 1) / span;
+	uint32_t page_position[OPS_GROUP_MAX] = {0}, at = 0;
+	for (uint32_t g = 0; g < d->limits.group_count; g++) {
+		const uint32_t first = sched_page_first(d->sched, e->session, g);
+		struct page_ref *refs = d->refs + at;
+		page_position[g] = first * span;
+		CHECK(first <= units);
+		CHECK(sched_page_table(d->sched, e->session, g, first, units - first, refs) == units - first);
+		digests_entry(d, e, g, first, refs, resumes);
+		at += units - first;
+	}
+	batch_sequence(d->job->builder, slot, page_position);
+	return units;
+}
+
 /* One entry of the scheduler's batch becomes a sequence with its pages and rows. */
 static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 {
-	static const uint32_t page_position[OPS_GROUP_MAX];
 	const struct batch_entry *e = &d->entry[i];
 	struct batch_builder *b = d->job->builder;
 	struct session_view sv;
@@ -123,18 +143,16 @@ static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 	CHECK(sched_session(d->sched, e->session, &sv) == 0);
 	CHECK(sched_turn(d->sched, e->turn, &tv) == 0);
 	const struct session *s = &d->sessions[sv.key];
-	const uint32_t last = e->position_first + e->row_count, span = d->limits.page_tokens;
-	const uint32_t pages = (last + span - 1) / span;
+	const uint32_t last = e->position_first + e->row_count;
 	d->entry_call[i] = call_of(d, tv.key);
 	CHECK(last <= s->history);
-	batch_sequence(b, (uint32_t)sv.key, page_position);
-	CHECK(sched_page_table(d->sched, e->session, 0, 0, pages, d->refs) >= pages);
 	const bool resumes = !d->calls[d->entry_call[i]].begun && e->position_first > 0;
-	digests_entry(d, e, resumes);
+	const uint32_t pages = entry_pages(d, e, (uint32_t)sv.key, resumes);
 	inject_entry(d, &d->calls[d->entry_call[i]], e, pages, resumes, batch);
 	d->calls[d->entry_call[i]].begun = true;
-	for (uint32_t p = 0; p < pages; p++)
-		batch_page(b, 0, d->refs[p].page, d->refs[p].tag);
+	for (uint32_t g = 0, at = 0; g < d->limits.group_count; g++)
+		for (uint32_t p = sched_page_first(d->sched, e->session, g); p < pages; p++, at++)
+			batch_page(b, g, d->refs[at].page, d->refs[at].tag);
 	uint32_t row = 0;
 	for (uint32_t at = e->position_first; at < last; at++)
 		row = batch_row(b, s->token[at], at, at >= d->calls[d->entry_call[i]].prompt ? 1 : 0);
@@ -177,6 +195,7 @@ static const char *lost_name(uint32_t why)
 	case LOST_QUARANTINE: return "quarantined";
 	case LOST_COPY: return "copy_failed";
 	case LOST_PARK: return "parked";
+	case LOST_WINDOW: return "window_passed";
 	default: return "evicted";
 	}
 }
@@ -320,7 +339,7 @@ static void integrity_found(struct daemon *d, uint32_t call, const struct ops_fa
 		d->poke_steps_max = batch - c->poked_batch;
 	struct page_view page = {0};
 	sched_page(d->sched, f->group, f->page, &page);
-	step_incident(d, f, digest_bad(d, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
+	step_incident(d, f, digest_bad(d, f->group, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
 }
 
 static void result_make(struct daemon *d, const struct engine_job *job, uint32_t i)

@@ -124,7 +124,12 @@ static void sampling_take(struct call *c, const struct wire_sampling *from)
    (the last token needs none). */
 static uint32_t output_most(const struct daemon *d, uint32_t prompt)
 {
-	const uint64_t slab = (uint64_t)d->limits.group[0].page_count[PLACE_DEVICE] * d->limits.page_tokens;
+	const struct sched_group *window = &d->limits.group[1];
+	uint64_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
+	if (window->window_tokens && window->page_count[PLACE_DEVICE] < sched_window(&d->limits, 1).turn_pages &&
+	    window->page_count[PLACE_DEVICE] < pages)
+		pages = window->page_count[PLACE_DEVICE];
+	const uint64_t slab = pages * d->limits.page_tokens;
 	const uint32_t left = d->limits.context_tokens - prompt;
 	return slab <= prompt || slab - prompt + 1 >= left ? left : (uint32_t)(slab - prompt + 1);
 }

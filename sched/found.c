@@ -46,6 +46,7 @@ void on_found(struct step *p)
 	uint32_t session = p->event->session, tokens = p->event->as.found.tokens;
 	struct session *x = session_at(s, session);
 	uint32_t unit = x->units;
+	CHECK(!s->windowed); /* R6 */
 	CHECK(tokens > 0);
 	CHECK(tokens <= s->limits.page_tokens);
 	CHECK(x->resident == unit * s->limits.page_tokens); /* R6 */

@@ -133,7 +133,8 @@ enum wait_why { WAIT_PAGES, WAIT_TURNS, WAIT_BATCH, WAIT_PREFIX, WAIT_DURABLE, W
 
 enum lost_why {
 	LOST_PRESSURE = 1, LOST_LEASE, LOST_QUARANTINE, LOST_COPY, LOST_PARK,
-	LOST_POLICY /* its time was over, by the policy */
+	LOST_POLICY, /* its time was over, by the policy */
+	LOST_WINDOW  /* cut to where the pages of window layers are gone: nothing before is of use */
 };
 
 struct effect {

@@ -44,6 +44,17 @@ static uint32_t best(const struct sched *s, enum place place, uint64_t *most)
 	return found;
 }
 
+/* More is free than must stay so, in each group. */
+static int room_left(const struct sched *s, uint32_t room)
+{
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		uint64_t stays = window_of(s, g) ? window_total(s, g) / ROOM_PART + window_promised(s, g) : room;
+		if (s->page_free[PLACE_DEVICE][g].count <= stays)
+			return 0;
+	}
+	return 1;
+}
+
 /* Moves units of the session up, in the order of their positions, from where the last step stopped. */
 static void session_raise(struct step *p, uint32_t session, uint32_t *left, uint32_t room)
 {
@@ -55,9 +66,9 @@ static void session_raise(struct step *p, uint32_t session, uint32_t *left, uint
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
 		if (page->place == PLACE_DEVICE || unit_moves(s, &at) || page->bad)
 			continue;
-		if (pages_free_units(s) <= room)
+		if (!room_left(s, room))
 			break;
-		pages_move(p, session, at.unit, PLACE_DEVICE);
+		(void)pages_move(p, session, at.unit, PLACE_DEVICE);
 		s->counts.pages_raised += s->limits.group_count;
 		x->edge = at.unit + 1 > x->edge ? at.unit + 1 : x->edge;
 		(*left)--;
@@ -74,7 +85,7 @@ void raise_ahead(struct step *p)
 	if (count[PLACE_HOST] + count[PLACE_DISK] == 0 || s->limits.policy != POLICY_COST || s->draining)
 		return;
 	uint32_t left = s->copies < FLIGHT_MAX ? FLIGHT_MAX - s->copies : 0;
-	while (left > 0 && s->queue.count == 0 && pages_free_units(s) > room) {
+	while (left > 0 && s->queue.count == 0 && room_left(s, room)) {
 		uint64_t most[PLACE_COUNT] = {0};
 		uint32_t host = best(s, PLACE_HOST, &most[PLACE_HOST]), disk = best(s, PLACE_DISK, &most[PLACE_DISK]);
 		uint32_t session = host == SCHED_NONE || (disk != SCHED_NONE && most[PLACE_DISK] > most[PLACE_HOST])

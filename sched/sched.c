@@ -26,6 +26,9 @@ static int groups_check(const struct sched_limits *l, const char **field)
 		for (uint32_t place = 0; place < PLACE_COUNT; place++)
 			if (group->page_count[place] > 1u << 24)
 				return limits_refuse(field, "page_count");
+		/* What stands in units is counted in the first group. */
+		if (group->window_tokens > (g == 0 ? 0 : 1u << 27))
+			return limits_refuse(field, "window_tokens");
 	}
 	return 0;
 }
@@ -81,8 +84,9 @@ uint32_t sched_effect_max(const struct sched_limits *l)
 {
 	/* In one step a page is freed once at most, since pages are assigned last; a batch is assigned
 	   what its rows fill, and two partial pages an entry; a fork shares one table; a session is
-	   opened, closed, loses pages twice (sole, then shared units), and its lease ends; a turn is
-	   admitted, told to wait, paused and ended. Beside them: a refusal, a batch, an answer. */
+	   opened, closed, loses pages twice (sole, then shared units), a cut loses its windows, and its
+	   lease ends; a turn is admitted, told to wait, paused and ended. Beside them: a refusal, a batch,
+	   an answer. */
 	uint64_t assigned = l->batch_rows / l->page_tokens + 2 * (uint64_t)l->batch_turns;
 	uint64_t pages = 0, units = (l->context_tokens + (uint64_t)l->page_tokens - 1) / l->page_tokens;
 	for (uint32_t g = 0; g < l->group_count; g++)
@@ -92,7 +96,7 @@ uint32_t sched_effect_max(const struct sched_limits *l)
 		units = pages;
 	/* Copies: what is loaded, what is moved down for it or ahead, one whole context. */
 	uint64_t copies = assigned + units + 2 * (uint64_t)LOAD_MAX * l->batch_turns + 4 * AHEAD_MAX;
-	uint64_t most = pages + (assigned + units + copies) * l->group_count + 6 * (uint64_t)l->session_count +
+	uint64_t most = pages + (assigned + units + copies) * l->group_count + 7 * (uint64_t)l->session_count +
 		5 * (uint64_t)l->turn_count + 16;
 	return most < 0xffffffffu ? (uint32_t)most : 0xffffffffu;
 }
@@ -111,8 +115,9 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 	s->copy_next = 1; /* no copy is number 0 */
 	s->arrival_next = 1;
 	for (uint32_t g = 0; g < limits->group_count; g++)
-		s->unit_bytes += limits->group[g].page_bytes;
+		s->unit_bytes += window_of(s, g) ? 0 : limits->group[g].page_bytes;
 	s->context_units = units_of(s, limits->context_tokens);
+	window_init(s);
 	chain_clear(&s->session_free);
 	chain_clear(&s->grants);
 	chain_clear(&s->turn_free);
