@@ -566,6 +566,7 @@ bool hf_later(int code)
 	case ERR_OVERLOADED:
 	case ERR_DRAINING:
 	case ERR_AUDIT_STALLED:
+	case ERR_LOG_FULL:
 	case ERR_DEADLINE:
 	case ERR_TIMEOUT:
 	case ERR_CLOSED:

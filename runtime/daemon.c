@@ -286,6 +286,12 @@ static int store_start(struct daemon *d)
 	so.dir = d->options.state;
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	so.headroom_bytes = d->options.audit_headroom;
+	so.history_entries = d->options.audit_history;
+	so.readers_ms = (uint32_t)d->options.audit_readers_ms;
+	so.anchor_dir = d->options.anchor;
+	so.anchor_ms = (uint32_t)d->options.anchor_ms;
+	so.anchor_entries = (uint32_t)d->options.anchor_entries;
 	so.page_tokens = d->limits.page_tokens;
 	const uint32_t most = sched_effect_max(&d->limits) * 2 + 4096;
 	so.keep_bytes = 4 * KEEP_STEP_BYTES;

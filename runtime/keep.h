@@ -42,6 +42,9 @@ void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_
 /* What is past its time is removed, a little. Returns when to be called next. */
 uint64_t keep_sweep(struct daemon *d);
 
+/* keep_say.c: each change of the log's space, anchors, segments and readers, once. */
+void keep_say(struct daemon *d);
+
 /* Between keep.c and keep_call.c. */
 void keep_key(struct store_key *key, const void *bytes, size_t length);
 void keep_key_add(struct store_key *key, const void *bytes, size_t length);

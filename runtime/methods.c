@@ -446,10 +446,13 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	if (code == 0 && methods[m->method].writes &&
 	    (d->door[p->door].control || !(p->roles & (ROLE_AGENT | ROLE_GATEWAY))))
 		code = -ERR_FORBIDDEN;
-	/* Without room to record it nothing begins; what only looks is still served. */
-	if (code == 0 && methods[m->method].writes &&
-	    (!step_room(d) || (d->store && store_space(d->store) == -ERR_DISK_FULL)))
-		code = -ERR_AUDIT_STALLED;
+	/* Without room to record it nothing begins; what only looks is still served, and on a full disk
+	   what gives room back is too. */
+	if (code == 0 && methods[m->method].writes && !step_room(d))
+		code = d->store && store_waits(d->store) ? -ERR_LOG_FULL : -ERR_AUDIT_STALLED;
+	if (code == 0 && methods[m->method].writes && m->method != METHOD_SESSION_CLOSE && d->store &&
+	    store_space(d->store) == -ERR_DISK_FULL)
+		code = -ERR_LOG_FULL;
 	if (code) {
 		peer_reject(d, peer, channel, code);
 		return;

@@ -18,6 +18,8 @@ enum store_kind {
 	STORE_BOOT, STORE_SHUTDOWN, STORE_ASSIGN, STORE_SHARE, STORE_FREE, STORE_QUARANTINE,
 	STORE_SESSION_OPEN, STORE_SESSION_CLOSE, STORE_TURN_END, STORE_INCIDENT, STORE_CONFIG,
 	STORE_STEP_END, /* closes a step: what was pushed since the last belongs to it */
+	STORE_FORGET,   /* a session's text, tokens and pages were removed everywhere */
+	STORE_ARCHIVE,  /* the store's own: entries value[0] to value[1] lie in a segment now */
 	STORE_KIND_COUNT
 };
 
@@ -43,14 +45,22 @@ struct store_record {
 	uint32_t turn;        /* the session's turn number */
 	uint32_t group, page_first, page_count, position_first;
 	uint64_t tag_first;
-	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag */
+	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag; ASSIGN: 1 if
+				 the pages were zeroed, since another principal had one of them */
 	/* TURN_END says more: position_first the prompt's tokens, of which page_first were resident,
 	   tag_first >> 32 reloaded, group recomputed, tag_first's lower half new. */
 };
 
 struct store_options {
 	const char *dir;        /* made with mode 0700 if absent */
-	uint64_t map_bytes;     /* address space of the LMDB map */
+	uint64_t map_bytes;     /* what data.mdb may grow to; the map grows with it */
+	uint64_t map_begin;     /* address space of the map at the start; 0: map_bytes */
+	uint64_t headroom_bytes; /* kept free for the log on its disk; 0: none */
+	uint64_t history_entries; /* kept in data.mdb, the rest goes to segments; 0: all */
+	uint32_t segment_entries; /* of one segment, at most 16,384 */
+	uint32_t readers_ms;      /* time between two looks at other readers */
+	const char *anchor_dir; /* where anchors go; NULL: nowhere */
+	uint32_t anchor_ms, anchor_entries; /* one after so long, or so many entries */
 	uint32_t ring_records;  /* power of two */
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
@@ -82,8 +92,20 @@ uint32_t store_room(const struct store *store); /* records that can be pushed no
 uint64_t store_durable(const struct store *store);
 int store_fd(const struct store *store);
 int store_failed(const struct store *store); /* 0, or the writer's error; store_fd tells of it */
-/* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %: open no session. */
+/* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %, or when the disk has
+   not the head-room that was asked for: begin nothing. What runs goes on within the head-room; when that
+   is used up too the writer waits for space, and the ring fills. */
 int store_space(const struct store *store);
+bool store_waits(const struct store *store); /* the writer waits for space just now */
+/* Up to which entry the log is anchored; *err: why the last anchor could not be made, 0 if it could. */
+uint64_t store_anchored(const struct store *store, int *err);
+uint64_t store_seq(const struct store *store); /* the last entry on disk */
+/* Up to which entry they lie in segments; why no more can be moved, 0. */
+uint64_t store_archived(const struct store *store);
+int store_archive_failed(const struct store *store);
+/* The process of another reader of the log that has stayed in a transaction for too long, so that
+   the file grows; 0: none. */
+uint32_t store_reader_stays(const struct store *store);
 /* What must be there after a restart: values by key, written in the transaction of the step in which
    they are pushed. A value is proven when it is read (a sum over key and bytes). */
 enum store_table {
