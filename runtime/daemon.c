@@ -286,8 +286,10 @@ static int store_start(struct daemon *d)
 	so.dir = d->options.state;
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	so.owners = (uint32_t)d->options.sessions;
 	so.headroom_bytes = d->options.audit_headroom;
 	so.history_entries = d->options.audit_history;
+	so.segment_entries = (uint32_t)d->options.audit_segment;
 	so.readers_ms = (uint32_t)d->options.audit_readers_ms;
 	so.anchor_dir = d->options.anchor;
 	so.anchor_ms = (uint32_t)d->options.anchor_ms;
@@ -322,7 +324,8 @@ static int device_open(struct daemon *d)
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	return engine_open(d->forward, pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST], &d->engine);
+	/* Twice: what is forgotten is zeroed, and may be given out again in the same job. */
+	return engine_open(d->forward, 2 * pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST], &d->engine);
 }
 
 static int tables_open(struct daemon *d)

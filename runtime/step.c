@@ -85,7 +85,7 @@ static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
 		.kind = kind, .reason = (uint8_t)e->as.run.reason, .place = (uint16_t)e->as.run.place,
 		.principal = e->principal, .group = e->as.run.group, .page_first = e->as.run.page_first,
 		.page_count = e->as.run.page_count, .position_first = e->as.run.position_first,
-		.tag_first = e->as.run.tag_first};
+		.tag_first = e->as.run.tag_first, .value = {kind == STORE_ASSIGN ? d->zeroed : 0}};
 	const struct session *s = session_of(d, e);
 	if (s && s->used) {
 		memcpy(r.session, s->id.bytes, sizeof r.session);
@@ -103,8 +103,10 @@ static void assign(struct daemon *d, const struct effect *e)
 	for (uint32_t i = 0; i < e->as.run.page_count; i++) {
 		uint32_t *had = &d->page_principal[e->as.run.page_first + i];
 		clear |= *had != NONE && *had != e->principal;
+		d->wipe_count -= *had == PAGE_FORGOTTEN;
 		*had = e->principal;
 	}
+	d->zeroed = clear;
 	job->assign[job->assign_count++] = (struct engine_assign){
 		.group = e->as.run.group, .page_first = e->as.run.page_first,
 		.page_count = e->as.run.page_count, .clear = clear, .tag_first = e->as.run.tag_first};
@@ -217,11 +219,13 @@ static void effect_do(struct daemon *d, const struct effect *e)
 	case EFFECT_ASSIGN:
 		assign(d, e);
 		record_run(d, e, STORE_ASSIGN);
+		d->zeroed = 0;
 		return;
 	case EFFECT_SHARE:
 		record_run(d, e, STORE_SHARE);
 		return;
 	case EFFECT_FREE:
+		forget_pages(d, e);
 		if (e->as.run.place == PLACE_DEVICE && !inject_now(&d->inject, INJECT_SKIP))
 			record_run(d, e, STORE_FREE);
 		return;
@@ -261,6 +265,7 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 		d->job = NULL;
 	}
 	lower_submit(d);
+	forget_submit(d);
 	if (!d->job)
 		d->job = engine_job(d->engine);
 	inside = false;
@@ -355,6 +360,7 @@ static void step_idle_done(struct daemon *d, struct engine_job *job)
 	if (!d->job)
 		d->job = engine_job(d->engine);
 	lower_submit(d);
+	forget_submit(d);
 }
 
 void step_batch_done(struct daemon *d, struct engine_job *job)

@@ -13,6 +13,7 @@
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "runtime/store_inside.h"
 #include "sched/check.h"
 
@@ -23,7 +24,7 @@ void store_options_default(struct store_options *options)
 	*options = (struct store_options){
 		.map_bytes = 64ull << 30, .map_begin = 1ull << 30, .ring_records = 1 << 16,
 		.commit_records = 4096, .keep_bytes = 16 << 20, .page_tokens = 16, .headroom_bytes = 16 << 20,
-		.segment_entries = ARCHIVE_SEGMENT, .readers_ms = 60000, .anchor_ms = 10000,
+		.owners = 1024, .segment_entries = ARCHIVE_SEGMENT, .readers_ms = 60000, .anchor_ms = 10000,
 		.anchor_entries = 1024,
 	};
 }
@@ -83,6 +84,7 @@ static int boot_record(struct store *s)
 static void store_free(struct store *s)
 {
 	pthread_mutex_destroy(&s->map);
+	vault_close(&s->vault);
 	anchor_close(&s->anchor);
 	archive_close(&s->archive);
 	store_disk_close(&s->disk);
@@ -124,6 +126,7 @@ static int parts_open(struct store *s, const struct store_options *options, char
 {
 	TRY(store_disk_open(options, &s->disk, reason, warning));
 	TRY(anchor_open(&s->anchor, &s->disk, options->anchor_dir, reason));
+	TRY(vault_open(options->dir, options->owners, &s->vault, reason));
 	int err = archive_open(&s->archive, &s->disk);
 	if (err == 0)
 		err = room_open(s);
@@ -239,10 +242,10 @@ size_t store_keep_room(const struct store *store)
 }
 
 int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
-	       const void *value, size_t bytes)
+	       const uint8_t *owner, const void *value, size_t bytes)
 {
-	const struct keep_head head = {.key = *key, .table = table, .prefix = prefix,
-				       .removed = value == NULL, .bytes = value ? bytes : 0};
+	const struct keep_head head = {.key = *key, .table = table, .prefix = prefix, .removed = value == NULL,
+				       .bytes = value ? seal_bytes(owner != NULL, bytes) : 0};
 	const uint64_t whole = (sizeof head + head.bytes + 7) / 8 * 8, ring = store->options.keep_bytes;
 	CHECK(key->length <= STORE_KEY_MAX);
 	if (head.bytes > STORE_KEPT_MAX || whole > ring / 2)
@@ -254,7 +257,7 @@ int store_keep(struct store *store, enum store_table table, const struct store_k
 		return -ERR_AUDIT_STALLED;
 	memcpy(store->keep + (at & (ring - 1)), &head, sizeof head);
 	if (head.bytes)
-		memcpy(store->keep + (at & (ring - 1)) + sizeof head, value, head.bytes);
+		TRY(seal_put(store->vault, owner, key, value, bytes, store->keep + (at & (ring - 1)) + sizeof head));
 	const struct store_record r = {.kind = KIND_KEPT, .value = {at, at + whole}};
 	TRY(ring_push(store, &r));
 	store->keep_head = at + whole;
@@ -269,7 +272,7 @@ static int kept_read(struct store *store, enum store_table table, struct store_k
 	const int rc = mdb_txn_begin(store->disk.env, NULL, MDB_RDONLY, &txn);
 	int err = store_code_of(rc);
 	if (rc == 0) {
-		err = table_get(txn, &store->disk, table, key, value, bytes, how);
+		err = table_get(txn, &store->disk, store->vault, table, key, value, bytes, how);
 		mdb_txn_abort(txn);
 	}
 	pthread_mutex_unlock(&store->map);
@@ -287,6 +290,28 @@ int store_kept_next(struct store *store, enum store_table table, struct store_ke
 		    size_t *bytes)
 {
 	return kept_read(store, table, key, value, bytes, MDB_SET_RANGE);
+}
+
+void store_forget(struct store *store, const uint8_t owner[16])
+{
+	vault_drop(store->vault, owner);
+	(void)fault_pass(FAULT_FORGET);
+}
+
+void store_owner_end(struct store *store, const uint8_t owner[16], uint64_t ms)
+{
+	vault_end(store->vault, owner, ms);
+}
+
+uint32_t store_owners_sweep(struct store *store, uint64_t before_ms)
+{
+	return vault_sweep(store->vault, before_ms);
+}
+
+void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_t owner[16]), void *arg,
+		      uint64_t ms)
+{
+	vault_end_others(store->vault, lives, arg, ms);
 }
 
 uint32_t store_room(const struct store *store)

@@ -65,6 +65,7 @@ struct store_options {
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
 	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
+	uint32_t owners;        /* sessions that may be kept at once */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
 };
 void store_options_default(struct store_options *options);
@@ -122,18 +123,31 @@ struct store_key {
 	uint8_t bytes[STORE_KEY_MAX];
 	uint32_t length;
 };
-/* value NULL: the key is removed; with prefix, all that begin so. -ERR_AUDIT_STALLED: no room now
-   (see store_keep_room), -ERR_TOO_BIG, or the writer's error. Needs the STEP_END of its step. */
+/* value NULL: the key is removed; with prefix, all that begin so. owner: whose it is, 16 bytes: it lies
+   on the disk under a key of that owner's, until store_forget; NULL: in the clear. -ERR_AUDIT_STALLED:
+   no room now (see store_keep_room), -ERR_TOO_BIG, or the writer's error. Needs the STEP_END of its
+   step. */
 int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
-	       const void *value, size_t bytes);
+	       const uint8_t *owner, const void *value, size_t bytes);
 size_t store_keep_room(const struct store *store); /* bytes of values that can be pushed now */
 /* Reads what is on disk, not what was only pushed. *bytes: room in, length out. -ERR_NOT_FOUND,
-   -ERR_TOO_BIG, -ERR_INTEGRITY (the value is damaged). From the loop's thread only. */
+   -ERR_TOO_BIG, -ERR_GONE (its owner was forgotten), -ERR_INTEGRITY (the value is damaged). From the
+   loop's thread only. */
 int store_kept(struct store *store, enum store_table table, const struct store_key *key, void *value,
 	       size_t *bytes);
 /* The first key at or after *key with its value; *key becomes it. As store_kept. */
 int store_kept_next(struct store *store, enum store_table table, struct store_key *key, void *value,
 		    size_t *bytes);
+
+/* The owner's key is written over, on the disk with the next commit: nothing that was kept of it can
+   be read again. */
+void store_forget(struct store *store, const uint8_t owner[16]);
+/* The owner has ended; its key stays for what it answered, until a sweep with a later time. */
+void store_owner_end(struct store *store, const uint8_t owner[16], uint64_t ms);
+uint32_t store_owners_sweep(struct store *store, uint64_t before_ms);
+/* At the start: owners that are not known any more have ended. */
+void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_t owner[16]), void *arg,
+		      uint64_t ms);
 
 /* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
    is durable when settled has reached the mark taken after it. Records need their STEP_END. */

@@ -7,6 +7,7 @@
  *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
  *	                    store is being made
  *	beacon              see store_beacon.c
+ *	keys                see store_vault.h
  *	anchor              see store_anchor.c; only where anchors are made
  *	archive/            see store_archive.h
  *	data.mdb, lock.mdb  LMDB's, with these databases:
@@ -14,7 +15,8 @@
  *		the ids of the beacon's places that were made entries of, span u32 the
  *		positions of a page, archived struct store_archived
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
- *	principal, session, turn, call, idem, expires: see store.h; a value ends in its sum
+ *	principal, session, turn, call, idem, expires: see store.h; a value begins with how it is
+ *		sealed and ends in its sum
  *	own     place << 56 | group << 48 | page, native -> struct store_own
  *
  * The hash of an entry is BLAKE2b-256 over the hash before it, the header and the body; the hash
@@ -31,7 +33,7 @@
 #include "runtime/store.h"
 
 enum {
-	STORE_SCHEMA = 1,
+	STORE_SCHEMA = 2,
 	STORE_HASH = 32,
 	STORE_UUID = 16,
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
@@ -136,11 +138,19 @@ struct keep_head {
 	uint32_t table, prefix, removed, reserved;
 	uint64_t bytes;
 };
+struct vault;
+/* A value as it lies in its table, but for the sum: 0 and the bytes, or 1, the owner, a nonce, and the
+   bytes under the owner's key. */
+enum { SEAL_PLAIN, SEAL_OWNER, SEAL_MAX = 1 + 16 + 24 + 16 };
+size_t seal_bytes(bool owned, size_t bytes);
+/* -ERR_LIMIT: the owner has no key, and there is no room for one. */
+int seal_put(struct vault *vault, const uint8_t *owner, const struct store_key *key, const void *value,
+	     size_t bytes, uint8_t *out);
 extern const char *const store_table_names[TABLE_COUNT];
 int table_put(MDB_txn *txn, const struct store_disk *disk, const struct keep_head *head, const void *value);
 /* how: MDB_SET_KEY, or MDB_SET_RANGE for the first at or after *key, which it becomes. */
-int table_get(MDB_txn *txn, const struct store_disk *disk, enum store_table table, struct store_key *key,
-	     void *value, size_t *bytes, MDB_cursor_op how);
+int table_get(MDB_txn *txn, const struct store_disk *disk, struct vault *vault, enum store_table table,
+	      struct store_key *key, void *value, size_t *bytes, MDB_cursor_op how);
 
 /* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
 uint32_t store_crc(uint64_t key, const struct store_own *row);

@@ -12,6 +12,7 @@
 #include "runtime/store_archive.h"
 #include "runtime/store_anchor.h"
 #include "runtime/store_disk.h"
+#include "runtime/store_vault.h"
 
 /* In the ring beside the records: a value that is kept. value[0]: where its head lies. */
 enum { KIND_KEPT = STORE_KIND_COUNT };
@@ -56,6 +57,7 @@ struct store {
 	_Atomic unsigned beacons;
 	unsigned heard;
 	struct store_entry entry;    /* the writer's */
+	struct vault *vault;         /* the loop's, but for its flush */
 	struct store_room room;
 	struct store_anchor anchor;
 	struct store_archive archive;

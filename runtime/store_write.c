@@ -162,7 +162,9 @@ static int commit_code(const struct store *s, int rc)
 /* The one way out of a transaction: after a commit, failed or not, its handle is gone. */
 int store_batch_commit(const struct store *s, struct batch *b, bool clean)
 {
-	int err = store_put_head(b->txn, &s->disk, &b->head, clean);
+	int err = vault_sync(s->vault);
+	if (err == 0)
+		err = store_put_head(b->txn, &s->disk, &b->head, clean);
 	int rc = err == 0 ? (int)fault_pass(FAULT_COMMIT) : 0;
 	if (err != 0 || rc != 0)
 		mdb_txn_abort(b->txn);

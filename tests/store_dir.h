@@ -60,7 +60,7 @@ static inline void dir_empty(const char *name)
 static inline void dir_drop(void)
 {
 	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine",
-		"beacon", "pages", "anchor"};
+		"beacon", "pages", "anchor", "keys"};
 	chmod(store_dir, 0700);
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(dir_path(names[i]));

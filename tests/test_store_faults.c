@@ -198,11 +198,11 @@ static void versions(void)
 	REQUIRE(fd >= 0 && read(fd, line, sizeof line - 1) > 0);
 	close(fd);
 	char *digit = strchr(line, ' ') + 1;
-	*digit = '2';
+	*digit = '3';
 	put_file("uuid", line, strlen(line));
 	EXPECT_EQ(dir_try(), -ERR_UNSUPPORTED);
-	EXPECT(dir_says("version 2") && dir_says("reads version 1"));
-	*digit = '1';
+	EXPECT(dir_says("version 3") && dir_says("reads version 2"));
+	*digit = '2';
 	digit[2] = digit[2] == 'a' ? 'b' : 'a';
 	put_file("uuid", line, strlen(line));
 	EXPECT_EQ(dir_try(), -ERR_INTEGRITY);

@@ -55,7 +55,7 @@ static void map_grows(void)
 		memset(value, (int)(i % 251), sizeof value);
 		while (store_keep_room(s) < 2 * sizeof value)
 			wait_ms(1);
-		REQUIRE(store_keep(s, TABLE_TURN, &key, false, value, sizeof value) == 0);
+		REQUIRE(store_keep(s, TABLE_TURN, &key, false, NULL, value, sizeof value) == 0);
 		REQUIRE(push_step(s, i) == 0);
 		if (i % 16)
 			continue;
@@ -87,7 +87,7 @@ static void batch_too_large(void)
 	memset(value, 7, sizeof value);
 	for (uint8_t i = 0; i < 4; i++) {
 		key.bytes[0] = i;
-		REQUIRE(store_keep(s, TABLE_TURN, &key, false, value, sizeof value) == 0);
+		REQUIRE(store_keep(s, TABLE_TURN, &key, false, NULL, value, sizeof value) == 0);
 	}
 	REQUIRE(push_step(s, 1) == 0);
 	EXPECT(durable_wait(s, 1));
@@ -230,7 +230,7 @@ static off_t growth(struct store *s, uint64_t *step, unsigned steps)
 	for (unsigned i = 0; i < steps; i++) {
 		struct store_key key = {.bytes = {(uint8_t)(i % 8)}, .length = 1};
 		const struct store_record end = step_end(++*step);
-		EXPECT_EQ(store_keep(s, TABLE_TURN, &key, false, value, sizeof value), 0);
+		EXPECT_EQ(store_keep(s, TABLE_TURN, &key, false, NULL, value, sizeof value), 0);
 		EXPECT_EQ(push_wait(s, &end), 0);
 		durable_wait(s, *step);
 	}
