@@ -325,7 +325,8 @@ static int device_open(struct daemon *d)
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
 	/* Twice: what is forgotten is zeroed, and may be given out again in the same job. */
-	return engine_open(d->forward, 2 * pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST], &d->engine);
+	return engine_open(d->forward, 2 * pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST],
+			   &d->engine);
 }
 
 static int tables_open(struct daemon *d)

@@ -62,8 +62,8 @@ void keep_key_u32(struct store_key *key, uint32_t number)
 
 /* value NULL: removed. A value that finds no room is said and lost: the ring holds what the largest
    steps push, and step_room asks first. */
-void keep_put(struct daemon *d, enum store_table table, const struct store_key *key, const struct wire_id *owner,
-	      const void *value, size_t bytes)
+void keep_put(struct daemon *d, enum store_table table, const struct store_key *key,
+	      const struct wire_id *owner, const void *value, size_t bytes)
 {
 	const int code = store_keep(d->store, table, key, false, owner ? owner->bytes : NULL, value, bytes);
 	d->unclosed = true;

@@ -53,8 +53,8 @@ void keep_key(struct store_key *key, const void *bytes, size_t length);
 void keep_key_add(struct store_key *key, const void *bytes, size_t length);
 void keep_key_u32(struct store_key *key, uint32_t number);
 /* owner: whose key it lies under, NULL for what names no text. */
-void keep_put(struct daemon *d, enum store_table table, const struct store_key *key, const struct wire_id *owner,
-	      const void *value, size_t bytes);
+void keep_put(struct daemon *d, enum store_table table, const struct store_key *key,
+	      const struct wire_id *owner, const void *value, size_t bytes);
 uint64_t keep_wall_ms(void);
 int keep_streams_open(struct daemon *d);
 /* A turn that ran takes its old slot and runs again. */

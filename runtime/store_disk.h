@@ -217,6 +217,9 @@ int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth de
 /* All of it, segments included; watch: is shown the entries. */
 int store_walk_all(MDB_env *env, const uint8_t uuid[STORE_UUID], const struct store_watch *watch,
 		   struct store_walk *out, char *reason);
+/* A name that is opened in a transaction lasts beyond it only if that is committed, a reading one too; so
+   it is done before a transaction that is reset and renewed. */
+int store_names_keep(MDB_env *env);
 /* In a child, which is all that a crafted file can crash. */
 int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
 		     enum store_found *found, char *reason);

@@ -98,8 +98,8 @@ int seal_put(struct vault *vault, const uint8_t *owner, const struct store_key *
 }
 
 /* -ERR_GONE: the key was written over. */
-static int seal_get(struct vault *vault, const MDB_val *key, const uint8_t *sealed, size_t length, void *value,
-		    size_t *bytes)
+static int seal_get(struct vault *vault, const MDB_val *key, const uint8_t *sealed, size_t length,
+		    void *value, size_t *bytes)
 {
 	if (length < 1)
 		return -ERR_INTEGRITY;
@@ -121,8 +121,9 @@ static int seal_get(struct vault *vault, const MDB_val *key, const uint8_t *seal
 	const uint8_t *nonce = sealed + 1 + VAULT_OWNER;
 	const uint8_t *body = nonce + crypto_aead_xchacha20poly1305_ietf_NPUBBYTES;
 	unsigned long long opened;
-	if (crypto_aead_xchacha20poly1305_ietf_decrypt(value, &opened, NULL, body, length - (size_t)(body - sealed),
-						       key->mv_data, key->mv_size, nonce, secret) != 0)
+	const size_t left = length - (size_t)(body - sealed);
+	if (crypto_aead_xchacha20poly1305_ietf_decrypt(value, &opened, NULL, body, left, key->mv_data, key->mv_size,
+						       nonce, secret) != 0)
 		return -ERR_INTEGRITY;
 	*bytes = (size_t)opened;
 	return 0;

@@ -60,7 +60,9 @@ static int reader_look(struct store_reader *r, char *reason)
 /* Only after the walk: LMDB does not bear names that are opened in two transactions at once. */
 static int reader_begin(struct store_reader *r, char *reason)
 {
-	int rc = mdb_txn_begin(r->disk.env, NULL, MDB_RDONLY, &r->txn);
+	int rc = store_names_keep(r->disk.env);
+	if (rc == 0)
+		rc = mdb_txn_begin(r->disk.env, NULL, MDB_RDONLY, &r->txn);
 	if (rc == 0)
 		rc = mdb_dbi_open(r->txn, "audit", MDB_INTEGERKEY, &r->audit);
 	if (rc == 0)

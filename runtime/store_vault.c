@@ -253,8 +253,8 @@ uint32_t vault_sweep(struct vault *vault, uint64_t before_ms)
 	return dropped;
 }
 
-void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_t owner[VAULT_OWNER]), void *arg,
-		      uint64_t ms)
+void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_t owner[VAULT_OWNER]),
+		      void *arg, uint64_t ms)
 {
 	for (uint32_t i = 0; i < vault->count; i++)
 		if (vault->slot[i].used && vault->slot[i].ended_ms == 0 && !lives(arg, vault->slot[i].owner))

@@ -27,8 +27,8 @@ void vault_drop(struct vault *vault, const uint8_t owner[VAULT_OWNER]);
 /* Drops the keys of those that ended before; how many. */
 uint32_t vault_sweep(struct vault *vault, uint64_t before_ms);
 /* Who is not known any more has ended. */
-void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_t owner[VAULT_OWNER]), void *arg,
-		      uint64_t ms);
+void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_t owner[VAULT_OWNER]),
+		      void *arg, uint64_t ms);
 /* From the writer, before a commit: the keys of what it writes are on the disk before it is. */
 int vault_sync(struct vault *vault);
 

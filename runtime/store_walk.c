@@ -357,6 +357,24 @@ static int walk_segments(const uint8_t uuid[STORE_UUID], const struct store_watc
 	return 0;
 }
 
+int store_names_keep(MDB_env *env)
+{
+	static const char *const names[] = {"audit", "own"};
+	MDB_txn *txn;
+	MDB_dbi dbi;
+	int rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn);
+	if (rc != 0)
+		return rc;
+	for (unsigned i = 0; i < 2 && rc == 0; i++)
+		rc = mdb_dbi_open(txn, names[i], MDB_INTEGERKEY, &dbi);
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "meta", 0, &dbi);
+	if (rc == 0)
+		return mdb_txn_commit(txn);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
 static int walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
 		const struct store_watch *watch, struct store_walk *out, enum store_found *found, char *reason)
 {
@@ -402,6 +420,8 @@ int store_walk_all(MDB_env *env, const uint8_t uuid[STORE_UUID], const struct st
 		   struct store_walk *out, char *reason)
 {
 	enum store_found found;
+	if (watch->live && store_names_keep(env) != 0)
+		return refuse_file(reason, "its tables do not open", 0);
 	return walk(env, uuid, WALK_ALL, watch, out, &found, reason);
 }
 

@@ -262,7 +262,7 @@ static void tampered(void)
 		{{"audit", NULL, 9, 0, true}, -ERR_INTEGRITY, "entry 9: it is not there"},
 		{{"own", NULL, 5, 9, false}, -ERR_INTEGRITY, "owner row 5"},
 		{{"meta", "head", 0, 20, false}, -ERR_INTEGRITY, "the head's"},
-		{{"meta", "schema", 0, 0, false}, -ERR_UNSUPPORTED, "version 0"},
+		{{"meta", "schema", 0, 0, false}, -ERR_UNSUPPORTED, "version 3"},
 		{{"meta", "uuid", 0, 4, false}, -ERR_INTEGRITY, "two different logs"},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {

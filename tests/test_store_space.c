@@ -289,8 +289,9 @@ static void reader_moves(void)
 		static struct store_read_entry e;
 		if (store_reader_open(store_dir, &r, store_reason) != 0)
 			_exit(1);
-		for (;;)
-			store_reader_entry(r, 1, &e);
+		while (store_reader_entry(r, 1, &e) == 0 && e.kind == STORE_BOOT)
+			;
+		_exit(2);
 	}
 	wait_ms(100);
 	/* With one that stays it would be some 20,000 bytes a commit, as above. */
@@ -299,7 +300,36 @@ static void reader_moves(void)
 	printf("# %u commits beside a reader: %lld bytes\n", commits, (long long)grew);
 	EXPECT(grew < (off_t)commits * 20000 / 3);
 	kill(pid, SIGKILL);
-	waitpid(pid, NULL, 0);
+	int status;
+	waitpid(pid, &status, 0);
+	EXPECT(WIFSIGNALED(status)); /* it read to the end */
+	EXPECT_EQ(store_close(&s), 0);
+}
+
+/* verify beside a writer, over more entries than one transaction may see. */
+static void verified_beside(void)
+{
+	struct store *s;
+	const struct store_options o = dir_options();
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	uint64_t step = 1;
+	for (; step <= 10000; step++)
+		REQUIRE(push_step(s, step) == 0);
+	durable_wait(s, step - 1);
+	fflush(stdout);
+	const pid_t pid = fork();
+	REQUIRE(pid >= 0);
+	if (pid == 0) {
+		struct store_verified v;
+		const int code = store_verify(store_dir, &v, store_reason);
+		if (code != 0)
+			printf("# %s\n", store_reason);
+		_exit(code == 0 && v.entries >= 10001 ? 0 : 1);
+	}
+	int status = -1;
+	while (waitpid(pid, &status, WNOHANG) == 0)
+		push_step(s, ++step);
+	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 	EXPECT_EQ(store_close(&s), 0);
 }
 
@@ -321,5 +351,6 @@ int main(void)
 	in_dir(disk_full, "a disk that is full, and then is not");
 	in_dir(readers, "a reader that stays is named; a dead one holds nothing");
 	in_dir(reader_moves, "a reader that goes on holds nothing up");
+	in_dir(verified_beside, "verify beside a writer, in many transactions");
 	return tap_done();
 }
