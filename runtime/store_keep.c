@@ -122,8 +122,8 @@ static int seal_get(struct vault *vault, const MDB_val *key, const uint8_t *seal
 	const uint8_t *body = nonce + crypto_aead_xchacha20poly1305_ietf_NPUBBYTES;
 	unsigned long long opened;
 	const size_t left = length - (size_t)(body - sealed);
-	if (crypto_aead_xchacha20poly1305_ietf_decrypt(value, &opened, NULL, body, left, key->mv_data, key->mv_size,
-						       nonce, secret) != 0)
+	if (crypto_aead_xchacha20poly1305_ietf_decrypt(value, &opened, NULL, body, left, key->mv_data,
+						       key->mv_size, nonce, secret) != 0)
 		return -ERR_INTEGRITY;
 	*bytes = (size_t)opened;
 	return 0;
