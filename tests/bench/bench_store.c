@@ -91,8 +91,8 @@ static int make(const char *dir, uint64_t records)
 	const double start = now();
 	if (store_open(&o, &s, store_reason, &store_warning) != 0)
 		return 1;
-	printf("%llu records in %llu entries: start, with what is verified there: %.2f s\n", (unsigned long long)made,
-	       (unsigned long long)step, now() - start);
+	printf("%llu records in %llu entries: start, with what is verified there: %.2f s\n",
+	       (unsigned long long)made, (unsigned long long)step, now() - start);
 	return store_close(&s) != 0;
 }
 
