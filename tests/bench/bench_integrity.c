@@ -100,7 +100,8 @@ static int measure(struct bench *b, uint32_t batch, double seconds)
 	}
 	printf("batch %2u, context %d: %7.2f ms a step; check costs %+.2f %% (median of %u pairs; best against "
 	       "best %+.2f %%); off against off %+.2f %%\n", batch, CONTEXT, (double)off_best / 2e6,
-	       100 * median(cost, n), n, 100 * ((double)check_best / (double)off_best - 1), 100 * median(noise, n));
+	       100 * median(cost, n), n, 100 * ((double)check_best / (double)off_best - 1),
+	       100 * median(noise, n));
 	return 0;
 }
 
