@@ -83,36 +83,41 @@ void forget_pages(struct daemon *d, const struct effect *e)
 {
 	if (e->session == SCHED_NONE || !d->sessions[e->session_key].forgets)
 		return;
-	const uint64_t bytes = d->limits.group[0].page_bytes;
-	for (uint32_t i = 0; i < e->as.run.page_count; i++) {
-		const uint32_t page = e->as.run.page_first + i;
-		if (e->as.run.place == PLACE_HOST && d->host)
-			memset(d->host + page * bytes, 0, bytes);
-		if (e->as.run.place != PLACE_DEVICE || d->page_principal[page] == PAGE_FORGOTTEN)
-			continue;
-		d->page_principal[page] = PAGE_FORGOTTEN;
-		d->wipe_count++;
+	const uint32_t group = e->as.run.group, first = e->as.run.page_first, count = e->as.run.page_count;
+	if (e->as.run.place == PLACE_HOST && d->host)
+		lower_zero(d, group, first, count);
+	for (uint32_t i = 0; i < count && e->as.run.place == PLACE_DEVICE; i++) {
+		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, group, first + i)];
+		d->wipe_count += *had != PAGE_FORGOTTEN;
+		*had = PAGE_FORGOTTEN;
 	}
 }
 
 /* One job may not hold all of it; the rest waits for the next. */
-static void runs_add(struct daemon *d)
+static void group_add(struct daemon *d, uint32_t group)
 {
 	struct engine_job *job = d->job;
-	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
+	const uint32_t pages = d->limits.group[group].page_count[PLACE_DEVICE];
+	uint32_t *had = d->page_principal + pages_number(d, PLACE_DEVICE, group, 0);
 	for (uint32_t page = 0; page < pages && d->wipe_count > 0; page++) {
-		if (d->page_principal[page] != PAGE_FORGOTTEN)
+		if (had[page] != PAGE_FORGOTTEN)
 			continue;
 		if (job->assign_count == job->assign_max)
 			return;
 		struct engine_assign *a = &job->assign[job->assign_count++];
-		*a = (struct engine_assign){.page_first = page, .clear = 1};
-		for (; page < pages && d->page_principal[page] == PAGE_FORGOTTEN; page++) {
-			d->page_principal[page] = NONE;
+		*a = (struct engine_assign){.group = group, .page_first = page, .clear = 1};
+		for (; page < pages && had[page] == PAGE_FORGOTTEN; page++) {
+			had[page] = NONE;
 			d->wipe_count--;
 			a->page_count++;
 		}
 	}
+}
+
+static void runs_add(struct daemon *d)
+{
+	for (uint32_t g = 0; g < d->limits.group_count; g++)
+		group_add(d, g);
 }
 
 void forget_submit(struct daemon *d)
