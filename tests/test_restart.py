@@ -294,7 +294,7 @@ def other_plan():
     wire = Wire(daemon.endpoint)
     session, idle = wire.open(), wire.open()
     wire.turn(idle, words(20), max_tokens=3)
-    channel = wire.begin("session.turn", *ask(words(40), max_tokens=900), sess=session, idem=os.urandom(16), detach_ms=60000, window=200)
+    channel = wire.begin("session.turn", *ask(words(40), max_tokens=900), sess=session, idem=os.urandom(16), detach_ms=60000)
     reply = wire.finish(channel, tokens=3)
     kill(daemon)
     daemon = start(daemon.home, "--kv", "f32")
