@@ -224,6 +224,18 @@ static void integrity_draw(struct world *w, const struct batch_entry *entry, str
 	r->sampled = 0;
 }
 
+/* Tokens behind a sampled one that are known without sampling, as many as there is room for. */
+static uint32_t known_draw(struct world *w, const struct batch_entry *entry)
+{
+	const struct model_turn *t = &w->m->turn[model_turn_by_index(w->m, entry->turn)];
+	uint32_t room = w->limits.context_tokens - w->m->session[t->session].history;
+	if (room > t->output_max - t->sampled)
+		room = t->output_max - t->sampled;
+	if (room > t->credit - t->sampled)
+		room = t->credit - t->sampled;
+	return chance(w, 150) ? below(w, room < 9 ? room : 9) : 0;
+}
+
 static void batch_answer(struct world *w)
 {
 	struct batch_result results[SIM_TURNS];
@@ -237,15 +249,16 @@ static void batch_answer(struct world *w)
 		r->turn = entry->turn;
 		r->computed = chance(w, faults) ? below(w, entry->row_count + 1) : entry->row_count;
 		r->sampled = entry->sample && r->computed == entry->row_count;
+		r->sampled += r->sampled ? known_draw(w, entry) : 0;
 		rows += r->computed;
 		if (chance(w, faults / 4)) {
 			integrity_draw(w, entry, r);
 		} else if (chance(w, faults)) {
 			r->end = END_FAULT;
-			r->sampled = r->sampled && chance(w, 500);
+			r->sampled = chance(w, 500) ? r->sampled : 0;
 		} else if (r->sampled && chance(w, 60)) {
 			r->end = chance(w, 500) ? END_STOP : END_TOOL;
-			r->sampled = !chance(w, 300);
+			r->sampled = chance(w, 300) ? 0 : r->sampled;
 		}
 	}
 	w->now_us += 20 + rows;
