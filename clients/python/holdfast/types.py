@@ -60,6 +60,17 @@ class Usage:
 
 
 @dataclass(frozen=True)
+class Candidate:
+    """One of several answers to the same question: its mean log-probability a token, its end, and the fork
+    that gave it (closed, unless it was to be kept)."""
+
+    logprob: float
+    end: "End"
+    session: Any
+    seed: int
+
+
+@dataclass(frozen=True)
 class End:
     """The end of a call. calls are to be made, and answered with Session.results. ids: of the tokens
     that came, or what tokenize returned."""
