@@ -199,8 +199,8 @@ struct wire_usage {
 	uint64_t sampled, history, context_left;
 	uint64_t queue_us, prefill_us, decode_us, tool_us; /* tool_us: since the tool call, WIRE_NONE */
 	uint64_t diverged_at; /* first token that was not found resident; WIRE_NONE: all were */
-	uint64_t forced;      /* of the sampled: known without sampling, since nothing else could come */
 	struct wire_str diverged_why; /* "new", "rolled_back", "evicted", "fork_tail", … */
+	uint64_t forced; /* of the sampled: known without sampling, since nothing else could come */
 };
 struct wire_end {
 	struct wire_str status; /* "stop", "limit", "tool_wait", "cancelled", "ok", "error", … */

@@ -27,11 +27,12 @@ static struct form_index *index_;
 #define RUN "<tool_call>\n{\"name\": \"run_shell\", \"arguments\": {\"command\": \""
 #define OVER "}}\n</tool_call>"
 static const char read_tool[] =
-	"{\"name\":\"read_file\",\"parameters\":{\"type\":\"object\",\"properties\":{\"path\":{\"type\":\"string\"},"
-	"\"first_line\":{\"type\":\"integer\"}},\"required\":[\"path\"]}}";
+	"{\"name\":\"read_file\",\"parameters\":{\"type\":\"object\",\"properties\":{\"path\":"
+	"{\"type\":\"string\"},\"first_line\":{\"type\":\"integer\"}},\"required\":[\"path\"]}}";
 static const char run_tool[] =
-	"{\"name\":\"run_shell\",\"parameters\":{\"type\":\"object\",\"properties\":{\"command\":{\"type\":\"string\"},"
-	"\"timeout\":{\"enum\":[\"short\",\"long\"]}},\"required\":[\"command\",\"timeout\"]}}";
+	"{\"name\":\"run_shell\",\"parameters\":{\"type\":\"object\",\"properties\":{\"command\":"
+	"{\"type\":\"string\"},\"timeout\":{\"enum\":[\"short\",\"long\"]}},\"required\":[\"command\","
+	 "\"timeout\"]}}";
 
 static const struct {
 	const char *schema; /* NULL: a call of one of the two tools */
@@ -40,33 +41,45 @@ static const struct {
 	{NULL, {READ "stack.py\"" OVER, READ "/usr/include/a b.h\", \"first_line\": 120" OVER,
 		RUN "ls -l | head\", \"timeout\": \"long\"" OVER, RUN "\", \"timeout\": \"short\"" OVER,
 		READ "\xc3\xa9t\xc3\xa9.txt\"" OVER}},
-	{"{\"type\":\"object\",\"properties\":{\"title\":{\"type\":\"string\"},\"year\":{\"type\":\"integer\",\"minimum\":"
-	 "1900,\"maximum\":2100},\"published_in_the_united_states\":{\"type\":\"boolean\"},\"kind\":{\"enum\":[\"book\","
-	 "\"film\",\"bookmark\"]}},\"required\":[\"title\",\"year\",\"published_in_the_united_states\",\"kind\"]}",
-	 {"{\"title\": \"A history\", \"year\": 2010, \"published_in_the_united_states\": true, \"kind\": \"book\"}",
-	  "{\"title\": \"/x\", \"year\": 1999, \"published_in_the_united_states\": false, \"kind\": \"bookmark\"}",
-	  "{\"title\": \"(\\n\\\"\", \"year\": 2000, \"published_in_the_united_states\": false, \"kind\": \"film\"}"}},
-	{"{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"latitude\":{\"type\":\"number\"},"
-	 "\"longitude\":{\"type\":\"number\"}},\"required\":[\"latitude\",\"longitude\"]},\"minItems\":2,\"maxItems\":2}",
+	{"{\"type\":\"object\",\"properties\":{\"title\":{\"type\":\"string\"},\"year\":{\"type\":"
+	 "\"integer\",\"minimum\":"
+	 "1900,\"maximum\":2100},\"published_in_the_united_states\":{\"type\":\"boolean\"},\"kind\":"
+	 "{\"enum\":[\"book\","
+	 "\"film\",\"bookmark\"]}},\"required\":[\"title\",\"year\",\"published_in_the_united_states\","
+	 "\"kind\"]}",
+	 {"{\"title\": \"A history\", \"year\": 2010, \"published_in_the_united_states\":"
+	 " true, \"kind\": \"book\"}",
+	  "{\"title\": \"/x\", \"year\": 1999, \"published_in_the_united_states\": false, \"kind\":"
+	 " \"bookmark\"}",
+	  "{\"title\": \"(\\n\\\"\", \"year\": 2000, \"published_in_the_united_states\":"
+	 " false, \"kind\": \"film\"}"}},
+	{"{\"type\":\"array\",\"items\":{\"type\":\"object\",\"properties\":{\"latitude\":{\"type\":"
+	 "\"number\"},"
+	 "\"longitude\":{\"type\":\"number\"}},\"required\":[\"latitude\",\"longitude\"]},\"minItems\":"
+	 "2,\"maxItems\":2}",
 	 {"[{\"latitude\": 1.5, \"longitude\": -0.25}, {\"latitude\": 0, \"longitude\": 12}]"}},
 	{"{\"const\":{\"a\":[1,2,{\"b\":null}],\"text\":\"Nothing else can be said here, and 12345.\"}}",
 	 {"{\"a\": [1, 2, {\"b\": null}], \"text\": \"Nothing else can be said here, and 12345.\"}"}},
 	{"{\"enum\":[\"yes\",\"yesterday\",\"  yes\",\"no\"]}", {"\"yes\"", "\"yesterday\"", "\"  yes\"", "\"no\""}},
-	{"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":\"^[A-F0-9]{4}-x$\"},\"a_longer_key\":"
-	 "{\"type\":\"null\"}}}", {"{\"a\": \"AF01-x\", \"a_longer_key\": null}", "{}", "{\"a_longer_key\": null}"}},
+	{"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":"
+	 "\"^[A-F0-9]{4}-x$\"},\"a_longer_key\":"
+	 "{\"type\":\"null\"}}}", {"{\"a\": \"AF01-x\", \"a_longer_key\":"
+	 " null}", "{}", "{\"a_longer_key\": null}"}},
 };
 enum { CASES = sizeof cases / sizeof cases[0] };
 
 static struct form *form_at(unsigned i)
 {
-	static const struct tool tools[] = {{{read_tool, sizeof read_tool - 1}}, {{run_tool, sizeof run_tool - 1}}};
+	static const struct tool tools[] = {
+		{{read_tool, sizeof read_tool - 1}}, {{run_tool, sizeof run_tool - 1}}};
 	const struct template *template;
 	const char *reason = "";
 	struct form *form = NULL;
 	if (template_find("qwen2.5", &template) != 0)
 		return NULL;
+	const struct text schema = {cases[i].schema, cases[i].schema ? strlen(cases[i].schema) : 0};
 	const int code = cases[i].schema
-		? form_open_schema(index_, (struct text){cases[i].schema, strlen(cases[i].schema)}, 200, &form, &reason)
+		? form_open_schema(index_, schema, 200, &form, &reason)
 		: form_open(index_, template, tools, 2, 200, &form, &reason);
 	if (code != 0)
 		printf("# case %u: %s\n", i, reason);

@@ -239,7 +239,7 @@ def best_of(wire):
     options = {"max_tokens": 12, "temperature": 1.0, "ignore_end": True}
 
     def sessions():
-        return {s["sess"] for s in wire.ok("session.list")["r"]["sessions"]}
+        return {s["sess"] for s in wire.ok("session.list")["r"]}
 
     with Client(endpoint) as client, client.open(template="smollm2") as session:
         session.turn("hello", max_tokens=3).wait()
