@@ -32,7 +32,7 @@ static const char read_tool[] =
 static const char run_tool[] =
 	"{\"name\":\"run_shell\",\"parameters\":{\"type\":\"object\",\"properties\":{\"command\":"
 	"{\"type\":\"string\"},\"timeout\":{\"enum\":[\"short\",\"long\"]}},\"required\":[\"command\","
-	 "\"timeout\"]}}";
+	"\"timeout\"]}}";
 
 static const struct {
 	const char *schema; /* NULL: a call of one of the two tools */
@@ -60,7 +60,8 @@ static const struct {
 	 {"[{\"latitude\": 1.5, \"longitude\": -0.25}, {\"latitude\": 0, \"longitude\": 12}]"}},
 	{"{\"const\":{\"a\":[1,2,{\"b\":null}],\"text\":\"Nothing else can be said here, and 12345.\"}}",
 	 {"{\"a\": [1, 2, {\"b\": null}], \"text\": \"Nothing else can be said here, and 12345.\"}"}},
-	{"{\"enum\":[\"yes\",\"yesterday\",\"  yes\",\"no\"]}", {"\"yes\"", "\"yesterday\"", "\"  yes\"", "\"no\""}},
+	{"{\"enum\":[\"yes\",\"yesterday\",\"  yes\",\"no\"]}",
+	 {"\"yes\"", "\"yesterday\"", "\"  yes\"", "\"no\""}},
 	{"{\"type\":\"object\",\"properties\":{\"a\":{\"type\":\"string\",\"pattern\":"
 	 "\"^[A-F0-9]{4}-x$\"},\"a_longer_key\":"
 	 "{\"type\":\"null\"}}}", {"{\"a\": \"AF01-x\", \"a_longer_key\":"
