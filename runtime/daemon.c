@@ -242,7 +242,7 @@ static int text_open(struct daemon *d)
 		d->template = NULL;
 	}
 	d->call_mark = d->end_mark = UINT32_MAX;
-	for (uint32_t id = 0; d->template && id < tokenizer_count(d->tokenizer) && d->end_mark == UINT32_MAX; id++)
+	for (uint32_t id = tokenizer_count(d->tokenizer); d->template && id-- > 0;)
 		if (tokenizer_is_end(d->tokenizer, id) && template_is_end_mark(d->template, d->tokenizer, id))
 			d->end_mark = id;
 	if (d->template)

@@ -26,9 +26,9 @@ enum {
 	FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32
 };
 
-/* Then, of a turn that runs: stop strings, stop tokens, biases, the source of its form. Of an answer: END's body,
-   the third frame, token ids, ends of text, log-probabilities, alternatives if there are any, marks of
-   DATA, text. */
+/* Then, of a turn that runs: stop strings, stop tokens, biases, the source of its form. Of an answer: END's
+   body, the third frame, token ids, ends of text, log-probabilities, alternatives if there are any, marks
+   of DATA, text. */
 struct kept_call {
 	uint32_t version, principal, slot, flags;
 	uint8_t session[16], method, form_kind, reserved[2];
