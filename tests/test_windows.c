@@ -121,8 +121,8 @@ static int history(const struct plan *p, struct run *run, bool grouped, uint32_t
 
 static uint32_t compared;
 
-static bool same(const struct plan *p, const struct ops_sampled *a, const struct ops_sampled *b, uint32_t from,
-		 uint32_t to)
+static bool same(const struct plan *p, const struct ops_sampled *a, const struct ops_sampled *b,
+		 uint32_t from, uint32_t to)
 {
 	for (uint32_t i = from; i < to; i++) {
 		if (i % p->every)
