@@ -270,6 +270,9 @@ REFUSED = [
     (json.dumps({"type": "object", "properties": {"a": I, "b": I}, "oneOf": [{"required": ["a"]}, {"required": ["b"]}]}), "both be true"),
     ("{\"oneOf\": [{\"type\": \"string\", \"pattern\": \"a\"}, {\"type\": \"string\", \"pattern\": \"b\"}]}", "both be true"),
     ("{\"type\": \"object\", \"patternProperties\": {\"a\": {}, \"b\": {}}}", "match one name"),
+    ("{\"items\": {\"patternProperties\": [1]}}", "patternProperties is no object"), ("{\"patternProperties\": 3}", "no object"),
+    ("{\"propertyNames\": {\"type\": \"integer\"}}", "no name has"), ("{\"propertyNames\": {\"type\": [\"null\"]}, \"minItems\": 1}", "no name has"),
+    ("{\"propertyNames\": {\"type\": [\"null\", \"string\"]}}", ""),
     ("{\"type\": \"object\", \"properties\": {\"a\": {}}, \"patternProperties\": {\"a\": {}}}", "matches a pattern"),
     ("{\"type\": \"object\", \"propertyNames\": {\"enum\": [\"a\"]}}", "more than a pattern"),
     ("{\"type\": \"object\", \"additionalProperties\": true, \"minProperties\": 3}", "minProperties"),
@@ -383,4 +386,5 @@ def main(argv):
     return tap.failed
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
