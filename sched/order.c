@@ -184,7 +184,9 @@ int order_warm(const struct sched *s, uint32_t turn)
 {
 	const struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
-	return x->resident >= t->prompt - x->resident;
+	uint32_t there = t->prefix_units * s->limits.page_tokens;
+	there = x->resident > there ? x->resident : there;
+	return there >= t->prompt - there;
 }
 
 static uint64_t turn_due_us(const struct sched *s, const struct turn *t)

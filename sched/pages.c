@@ -293,16 +293,16 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 {
 	struct sched *s = p->s;
 	struct session *x = session_at(s, to);
-	CHECK(x->units == 0);
-	CHECK(x->floor == 0); /* a grant, if any, is made afterwards */
-	CHECK(x->principal == session_at(s, from)->principal);
-	CHECK(units <= s->share_max - s->share_extra);
+	uint32_t first = x->units, owner = session_at(s, from)->principal;
+	CHECK(x->sole == 0); /* so owners of a unit stay among those of the unit before it */
+	CHECK(x->principal == owner || owner + 1 == s->limits.public_principal);
+	CHECK(units - first <= s->share_max - s->share_extra);
 	table_grow(s, x, units);
 	x->edge = x->units;
-	s->share_extra += units;
+	s->share_extra += units - first;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		struct cursor source = cursor_at(s, from, 0), at = cursor_at(s, to, 0);
-		for (uint32_t i = 0; i < units; i++) {
+		struct cursor source = cursor_at(s, from, first), at = cursor_at(s, to, first);
+		for (uint32_t i = first; i < units; i++) {
 			uint32_t index = cursor_page(s, &source, g);
 			struct page *page = page_at(s, g, index);
 			CHECK(page->state == PAGE_OWNED);
@@ -312,10 +312,12 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 				if (g == 0)
 					session_at(s, page->owner_xor)->sole--;
 			}
-			/* Whether it is yielded as a whole does not change: the new owner yields it. */
+			uint32_t yielded = (uint32_t)page_yields(page);
 			page->owners++;
-			page->yielding++;
+			page->yielding += i >= x->floor;
 			page->owner_xor ^= to;
+			if (g == 0)
+				s->yielding_units -= yielded - (uint32_t)page_yields(page);
 			ledger_move(s, account_of[page->place], before, column_of(s, page),
 				    s->limits.group[g].page_bytes);
 			*cursor_entry(s, &at, g) = index;
@@ -389,6 +391,8 @@ static void page_leave(struct step *p, const struct run *run)
 			s->share_extra--;
 	}
 	if (page->owners == 0) {
+		if (lead)
+			prefix_remove(s, run->page);
 		page_release(p, run, before);
 		return;
 	}
@@ -543,6 +547,7 @@ void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost
 	/* I10: the batch in flight may read any page of its sessions. */
 	if (units_left < x->units && x->turn != SCHED_NONE)
 		CHECK(!turn_at(s, x->turn)->in_flight);
+	prefix_leave(s, session, units_left);
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, units_left);
 		while (at.unit < x->units) {

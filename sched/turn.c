@@ -123,6 +123,8 @@ static void turn_take_over(struct step *p, uint32_t turn)
 	x->history = t->prompt;
 	/* Something must be left to compute, or there would be nothing to sample from. */
 	session_resident_cut(p, t->session, t->prompt - 1);
+	/* What was sampled since the last turn has its keys only now. */
+	prefix_enter(s, turn, 0, x->resident / s->limits.page_tokens);
 	retain_settle(s, t->session, 0);
 }
 
@@ -270,6 +272,7 @@ static uint32_t turn_take(struct step *p)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->blocker = SCHED_NONE;
+	prefix_keys_take(p, turn);
 	order_arrive(s, session_at(s, e->session)->principal);
 	chain_push_last(s, &s->queue, LINK_TURN, turn);
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_FREE, COLUMN_RUNNING, s->limits.stream_turn_bytes);
@@ -285,6 +288,12 @@ void on_turn(struct step *p)
 	struct sched *s = p->s;
 	struct session *x = session_at(s, p->event->session);
 	struct refusal refusal = turn_refusal(s, p->event);
+	if (p->event->as.turn.chain_count) {
+		uint64_t keyed = (uint64_t)p->event->as.turn.chain_first + p->event->as.turn.chain_count;
+		uint64_t prompt = (uint64_t)p->event->as.turn.keep + p->event->as.turn.append;
+		CHECK(p->keys != NULL);
+		CHECK(keyed * s->limits.page_tokens <= prompt); /* keys are of full pages of the prompt */
+	}
 	s->counts.turns_arrived++;
 	if (refusal.end != END_NONE) {
 		s->counts.turns_refused++;
