@@ -178,6 +178,7 @@ static void turn_load(struct step *p, uint32_t turn)
 			continue;
 		}
 		pages_move(p, t->session, at.unit, PLACE_DEVICE);
+		p->shared_moved |= page->owners > 1;
 		t->arriving += page->owners == 1 ? s->limits.group_count : 0;
 		t->missing--;
 		t->claim--;
@@ -200,4 +201,9 @@ void load_issue(struct step *p)
 		if (t->loading && (!look || turn_look(p, turn)) && t->missing)
 			turn_load(p, turn);
 	}
+	/* What one of them began to load, others need not load any more. */
+	for (uint32_t turn = s->running.first; p->shared_moved && turn != SCHED_NONE;
+	     turn = turn_at(s, turn)->link.next)
+		if (turn_at(s, turn)->loading)
+			claim_renew(s, turn_at(s, turn));
 }

@@ -293,9 +293,8 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 {
 	struct sched *s = p->s;
 	struct session *x = session_at(s, to);
-	uint32_t first = x->units, owner = session_at(s, from)->principal;
+	uint32_t first = x->units;
 	CHECK(x->sole == 0); /* so owners of a unit stay among those of the unit before it */
-	CHECK(x->principal == owner || owner + 1 == s->limits.public_principal);
 	CHECK(units - first <= s->share_max - s->share_extra);
 	table_grow(s, x, units);
 	x->edge = x->units;
@@ -306,6 +305,8 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 			uint32_t index = cursor_page(s, &source, g);
 			struct page *page = page_at(s, g, index);
 			CHECK(page->state == PAGE_OWNED);
+			if (page->principal + 1 != s->limits.public_principal)
+				CHECK(page->principal == x->principal); /* I2 */
 			enum column before = column_of(s, page);
 			if (page->owners == 1) {
 				sole_count(s, g, page, -1);

@@ -384,26 +384,31 @@ static uint32_t victim_hinted(const struct sched *s)
 	return found;
 }
 
-static uint32_t reclaim_sole(struct step *p, uint32_t units)
+/* Units that are still to be made free, until so many are free, doomed or leaving. It is counted there,
+   since what is thrown out of a lower place for one may free some on the device, too. */
+static uint32_t units_short(const struct sched *s, uint32_t target)
+{
+	uint32_t coming = pages_coming_units(s);
+	return coming < target ? target - coming : 0;
+}
+
+static void reclaim_sole(struct step *p, uint32_t target)
 {
 	struct sched *s = p->s;
-	uint32_t gained = 0;
-	while (gained < units) {
+	while (units_short(s, target) > 0) {
 		uint64_t least = 0;
 		uint32_t session = s->limits.policy == POLICY_HINTED ? victim_hinted(s)
 								    : victim(s, PLACE_DEVICE, &least);
 		if (session == SCHED_NONE)
 			break;
 		uint32_t given = session_at(s, session)->at[PLACE_DEVICE]
-			? session_give(p, session, units - gained, 0) : 0;
+			? session_give(p, session, units_short(s, target), 0) : 0;
 		retain_settle(s, session, 0); /* a list for shares, if that is all it has */
 		if (given == 0 && session_at(s, session)->at_rest == REST_SOLE) {
 			rest_take(s, session); /* what it has here is granted */
 			rest_put(s, session, REST_SHARED, 0);
 		}
-		gained += given;
 	}
-	return gained;
 }
 
 /* Makes `units` more units free or doomed. In this order: what idle sessions own alone, least worth
@@ -413,25 +418,30 @@ static uint32_t reclaim_sole(struct step *p, uint32_t units)
 void retain_reclaim(struct step *p, uint32_t units)
 {
 	struct sched *s = p->s;
+	uint32_t target = pages_coming_units(s) + units;
 	CHECK(units <= s->yielding_units);
 	for (uint32_t class = 0, moves = MOVES_MAX; s->limits.policy == POLICY_COST && class < s->class_count;
 	     class++)
 		moves -= class_age(s, class, moves);
-	uint32_t gained = reclaim_sole(p, units);
-	for (uint32_t visits = s->shared_rest.count; visits > 0 && gained < units; visits--) {
-		uint32_t session = s->shared_rest.first;
-		gained += session_give(p, session, units - gained, 1);
+	reclaim_sole(p, target);
+	for (uint32_t visits = s->shared_rest.count; visits > 0 && s->shared_rest.count > 0; visits--) {
+		uint32_t session = s->shared_rest.first, wanted = units_short(s, target);
+		if (wanted == 0)
+			break;
+		(void)session_give(p, session, wanted, 1);
+		if (session_at(s, session)->at_rest != REST_SHARED)
+			continue; /* it is in another list by now */
 		rest_take(s, session);
 		retain_settle(s, session, 0);
 	}
-	gained += gained < units ? reclaim_sole(p, units - gained) : 0;
-	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && gained < units;
+	reclaim_sole(p, target);
+	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && units_short(s, target) > 0;
 	     turn = turn_at(s, turn)->link.prev) {
 		uint32_t session = turn_at(s, turn)->session;
 		if (session_at(s, session)->state == SESSION_WAITING)
-			gained += session_give(p, session, units - gained, 1);
+			(void)session_give(p, session, units_short(s, target), 1);
 	}
-	CHECK(gained == units);
+	CHECK(units_short(s, target) == 0);
 }
 
 /* All that the session may lose. */

@@ -219,7 +219,7 @@ static void step_time(struct step *p)
 void sched_step(struct sched *s, const struct event *event, const struct chain_key *keys,
 		const struct batch_result *results, struct effects *out)
 {
-	struct step p = {s, out, event, results, keys, 0, SCHED_NONE};
+	struct step p = {s, out, event, results, keys, 0, 0, SCHED_NONE};
 	CHECK(event->kind < EVENT_KIND_COUNT);
 	CHECK(event->now_us >= s->now_us); /* R1 */
 	CHECK(event->now_us < UINT64_MAX);

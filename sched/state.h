@@ -225,6 +225,7 @@ struct step {
 	const struct batch_result *results;
 	const struct chain_key *keys;
 	uint32_t look; /* 1: a copy failed or was of a shared page: turns that load look at their tables */
+	uint32_t shared_moved; /* 1: a page that several own began to come back to the device */
 	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
 

@@ -64,6 +64,15 @@ static void history_append(struct model *m, struct model_session *x, uint32_t co
 	}
 }
 
+static void prompt_append(struct model_session *x, const struct model_turn *t)
+{
+	for (uint32_t i = 0; i < t->append; i++) {
+		uint64_t before = x->history ? x->token[x->history - 1] : 0;
+		x->token[x->history] = model_token(before, t->key, x->history);
+		x->ever[x->history++] = 0;
+	}
+}
+
 /* Shared units go without an effect: the table is cut with what is resident. The FREE effects of
    those that had no other owner follow, and are held against what stood there. */
 static void table_cut(struct model *m, struct model_session *x, uint32_t tokens)
@@ -145,7 +154,7 @@ static void take_over(struct model *m, uint32_t turn)
 	x->turn = turn;
 	(void)mend(m, x);
 	history_cut(m, x, t->keep);
-	history_append(m, x, t->append);
+	prompt_append(x, t);
 	resident_cut(m, x, x->history - 1);
 }
 
@@ -309,7 +318,7 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 	m->step++;
 	m->arriving = SCHED_NONE;
 	m->answered = 0;
-	m->shrunk = 0;
+	m->shrunk = m->loaded = 0;
 	struct model_session *x = e->session == SCHED_NONE ? NULL : &m->session[e->session];
 	switch (e->kind) {
 	case EVENT_TURN:
@@ -384,23 +393,6 @@ static void effect_opened(struct model *m, const struct effect *f)
 	x->resident = parent->resident / m->limits.page_tokens * m->limits.page_tokens;
 }
 
-static void effect_share(struct model *m, const struct effect *f)
-{
-	struct model_session *x = &m->session[f->session];
-	const struct model_session *parent = &m->session[m->event.session];
-	uint32_t g = f->as.run.group;
-	for (uint32_t i = 0; i < f->as.run.page_count; i++) {
-		uint32_t unit = x->unit_count[g]++, page = model_id(f->as.run.place, f->as.run.page_first + i);
-		if (unit != f->as.run.position_first / m->limits.page_tokens + i || parent->unit[g][unit] != page)
-			model_fail(m, "SHARE of another page than the parent's");
-		if ((unit + 1) * m->limits.page_tokens > parent->resident)
-			model_fail(m, "SHARE of a page that is not full");
-		if (m->page[g][page].tag != f->as.run.tag_first + i)
-			model_fail(m, "SHARE names another tag");
-		x->unit[g][unit] = page;
-	}
-}
-
 static void effect_assign(struct model *m, const struct effect *f)
 {
 	struct model_session *x = &m->session[f->session];
@@ -420,6 +412,7 @@ static void effect_assign(struct model *m, const struct effect *f)
 			model_fail(m, "ASSIGN at another position than the next");
 		page->state = PAGE_OWNED;
 		page->tag = f->as.run.tag_first + i;
+		page->principal = x->principal;
 		/* What another owner left must never be taken for this one's. */
 		memset(page->slot, 0xee, sizeof page->slot);
 		x->unit[g][x->unit_count[g]++] = f->as.run.page_first + i;
@@ -536,6 +529,7 @@ static void effect_copy(struct model *m, const struct effect *f)
 	}
 	if (moved == 0)
 		model_fail(m, "COPY of a page that nobody owns");
+	m->loaded |= to < SIM_PAGES && moved > 1;
 	copy->id = f->as.copy.copy;
 	copy->group = g;
 	copy->from = from;
@@ -544,6 +538,7 @@ static void effect_copy(struct model *m, const struct effect *f)
 	memset(target->slot, 0xee, sizeof target->slot);
 	target->state = PAGE_OWNED;
 	target->tag = f->as.copy.tag_to;
+	target->principal = source->principal;
 	target->copying = 1;
 	target->lost = source->lost;
 	source->state = PAGE_MOVING;
@@ -625,7 +620,7 @@ void model_effect(struct model *m, const struct effect *f, const struct effects 
 	case EFFECT_RESIDENCY: m->session[f->session].granted_bytes = f->as.residency.bytes; break;
 	case EFFECT_ADMITTED: effect_admitted(m, f); break;
 	case EFFECT_ASSIGN: effect_assign(m, f); break;
-	case EFFECT_SHARE: effect_share(m, f); break;
+	case EFFECT_SHARE: model_share(m, f); break;
 	case EFFECT_FREE:
 	case EFFECT_QUARANTINE: effect_free(m, f); break;
 	case EFFECT_LOST: effect_lost(m, f); break;

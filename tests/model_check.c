@@ -71,6 +71,8 @@ void model_order(struct model *m, uint32_t turn)
 		const struct model_turn *t = &m->turn[i];
 		if (!t->live || t->running || m->session[t->session].turn != i || !model_fits_beside(m, t))
 			continue;
+		if (i != turn && model_awaits(m, t))
+			continue;
 		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
 			first = i;
 	}
@@ -371,7 +373,8 @@ static void promises_after(struct model *m, uint32_t yielding)
 		uint64_t reach = model_units(m, (uint64_t)t->keep + t->append + m->limits.growth_tokens);
 		now = reach < have ? 0 : reach - have < claim ? reach - have : claim;
 	}
-	if (claims_covered(m, (int64_t)cover - own_yielding(m, session), (int64_t)now, (int64_t)claim))
+	/* What is loaded after it was asked may make it fit; then it is asked again when the copy is done. */
+	if (!m->loaded && !model_awaits(m, t) && claims_covered(m, (int64_t)cover - own_yielding(m, session), (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
 }
 

@@ -11,6 +11,7 @@
 struct world {
 	uint64_t rng, now_us, next_key, durable;
 	uint32_t weight[EVENT_KIND_COUNT], weight_sum, faults, calm, wants_drain;
+	uint32_t scripted, keyed; /* how often a turn has tokens that others have too, and tells its keys */
 	struct model *m;
 	struct sched *s;
 	struct sched_limits limits;
@@ -75,6 +76,7 @@ static void limits_draw(struct world *w)
 	l->wait_us_max = below(w, 2) * below(w, 20000);
 	l->ttl_us = below(w, 5000);
 	l->knee_tokens = below(w, 2) * 100;
+	l->public_principal = chance(w, 300) ? 1 + below(w, l->principal_count) : 0;
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
 
@@ -96,6 +98,8 @@ static void weights_draw(struct world *w)
 		w->weight_sum += w->weight[kind];
 	}
 	w->faults = below(w, 3) * 20;
+	w->scripted = below(w, 4) * 300;
+	w->keyed = below(w, 4) * 320;
 	w->wants_drain = chance(w, 150);
 }
 
@@ -113,8 +117,17 @@ static uint64_t effects_fold(uint64_t hash, const struct effects *out)
 	return hash;
 }
 
-static void trace_add(struct sim_trace *t, const struct event *e, const struct batch_result *results)
+static void trace_add(struct sim_trace *t, const struct event *e, const struct chain_key *keys,
+		      const struct batch_result *results)
 {
+	uint32_t key_count = e->kind == EVENT_TURN ? e->as.turn.chain_count : 0;
+	if (t->key_count + key_count > t->key_capacity) {
+		t->key_capacity = 2 * t->key_capacity + SIM_UNITS;
+		t->keys = realloc(t->keys, t->key_capacity * sizeof *t->keys);
+	}
+	if (key_count)
+		memcpy(t->keys + t->key_count, keys, key_count * sizeof *keys);
+	t->key_count += key_count;
 	uint32_t count = e->kind == EVENT_BATCH_DONE ? e->as.batch.result_count : 0;
 	if (t->event_count == t->event_capacity) {
 		t->event_capacity = t->event_capacity ? 2 * t->event_capacity : 1024;
@@ -149,13 +162,14 @@ static struct event event_make(const struct world *w, enum event_kind kind)
 	return e;
 }
 
-static void send(struct world *w, const struct event *e, const struct batch_result *results)
+static void send_keyed(struct world *w, const struct event *e, const struct chain_key *keys,
+		       const struct batch_result *results)
 {
 	if (w->m->failure)
 		return;
 	if (w->trace)
-		trace_add(w->trace, e, results);
-	sched_step(w->s, e, NULL, results, &w->out);
+		trace_add(w->trace, e, keys, results);
+	sched_step(w->s, e, keys, results, &w->out);
 	sched_audit(w->s);
 	model_event(w->m, e, results, &w->out);
 	model_after(w->m, &w->out);
@@ -168,6 +182,11 @@ static void send(struct world *w, const struct event *e, const struct batch_resu
 	}
 	if (w->m->failure)
 		w->report->failure_step = w->report->steps;
+}
+
+static void send(struct world *w, const struct event *e, const struct batch_result *results)
+{
+	send_keyed(w, e, NULL, results);
 }
 
 /* A session that is open, drawn fairly; SCHED_NONE if there is none. */
@@ -210,6 +229,28 @@ static void turn_make(struct world *w, struct event *e)
 		e->as.turn.deadline_us = w->now_us + below(w, 5000);
 	if (chance(w, 5))
 		e->as.turn.append = 0xffffffffu;
+	if (!chance(w, w->scripted))
+		return;
+	/* As others do: from the start, or going on. */
+	e->turn_key |= (uint64_t)(1 + below(w, 2)) << 32;
+	if (chance(w, 600)) {
+		e->as.turn.keep = 0;
+		e->as.turn.append = 1 + below(w, w->limits.context_tokens);
+	}
+}
+
+/* With the keys of its prompt, or of a part. */
+static void turn_send(struct world *w, struct event *e)
+{
+	struct chain_key keys[SIM_UNITS];
+	uint32_t count = chance(w, w->keyed) ? model_keys(w->m, e, keys) : 0, first = 0;
+	if (count && chance(w, 200)) {
+		first = below(w, count);
+		count = first + 1 + below(w, count - first);
+	}
+	e->as.turn.chain_first = count ? first : 0;
+	e->as.turn.chain_count = count - first;
+	send_keyed(w, e, keys + first, NULL);
 }
 
 /* A page of the entry's session, for a result that says it did not match. */
@@ -305,7 +346,10 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.session_key = ++w->next_key;
 		residency_draw(w, &e);
 		break;
-	case EVENT_TURN: turn_make(w, &e); break;
+	case EVENT_TURN:
+		turn_make(w, &e);
+		turn_send(w, &e);
+		return;
 	case EVENT_ROLLBACK:
 		e.as.rollback.tokens = below(w, w->m->session[e.session].history + 2);
 		break;
@@ -476,6 +520,7 @@ void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_
 	out->hash = sched_hash(w.s);
 	out->simulated_us = w.now_us;
 	out->failure = w.m->failure;
+	out->shared = w.m->shared;
 	free(w.m);
 	free(w.s);
 	free(w.out.list);
@@ -486,12 +531,14 @@ uint64_t sim_replay(const struct sim_trace *trace, uint64_t *state_hash)
 {
 	struct effects out;
 	uint64_t hash = 0;
-	uint32_t result = 0;
+	uint32_t result = 0, key = 0;
 	effects_open(&out, &trace->limits);
 	struct sched *s = sched_init(aligned_alloc(64, sched_bytes(&trace->limits)), &trace->limits);
 	for (uint32_t i = 0; i < trace->event_count; i++) {
 		const struct event *e = &trace->events[i];
-		sched_step(s, e, NULL, trace->results + result, &out);
+		sched_step(s, e, trace->keys + key, trace->results + result, &out);
+		if (e->kind == EVENT_TURN)
+			key += e->as.turn.chain_count;
 		if (e->kind == EVENT_BATCH_DONE)
 			result += e->as.batch.result_count;
 		hash = effects_fold(hash, &out);
@@ -507,5 +554,6 @@ void sim_trace_free(struct sim_trace *trace)
 {
 	free(trace->events);
 	free(trace->results);
+	free(trace->keys);
 	memset(trace, 0, sizeof *trace);
 }

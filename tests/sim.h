@@ -15,7 +15,7 @@
 struct sim_report {
 	uint64_t hash;         /* of the scheduler's state at the end */
 	uint64_t effects_hash; /* of all effects and entries told */
-	uint64_t steps, ends, lost, quarantined, simulated_us;
+	uint64_t steps, faults, shared, simulated_us;
 	uint64_t seen[EFFECT_KIND_COUNT], ended[END_FAULT + 1];
 	const char *failure;   /* NULL, or the rule that did not hold */
 	uint64_t failure_step;
@@ -26,7 +26,8 @@ struct sim_trace {
 	struct sched_limits limits;
 	struct event *events;
 	struct batch_result *results; /* of all BATCH_DONE, one after the other */
-	uint32_t event_count, event_capacity, result_count, result_capacity;
+	struct chain_key *keys;       /* of all TURN, likewise */
+	uint32_t event_count, event_capacity, result_count, result_capacity, key_count, key_capacity;
 };
 
 /* Runs `steps` random events drawn from the seed, then stops the faults and sees everything through.

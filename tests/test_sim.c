@@ -29,6 +29,7 @@ static void seeds(void)
 			tap_failed = 1;
 		}
 		sum.steps += r.steps;
+		sum.shared += r.shared;
 		sum.simulated_us += r.simulated_us;
 		for (int k = 0; k < EFFECT_KIND_COUNT; k++)
 			sum.seen[k] += r.seen[k];
@@ -38,6 +39,9 @@ static void seeds(void)
 	double seconds = (double)(clock() - start) / CLOCKS_PER_SEC;
 	printf("# %llu steps in %.2f s, %.1f simulated seconds\n", (unsigned long long)sum.steps, seconds,
 	       (double)sum.simulated_us * 1e-6);
+	printf("# %llu pages shared by their keys\n", (unsigned long long)sum.shared);
+	if (seed_count >= 100)
+		EXPECT(sum.shared > 500);
 	printf("# effects:");
 	for (int k = 0; k < EFFECT_KIND_COUNT; k++)
 		printf(" %llu", (unsigned long long)sum.seen[k]);
