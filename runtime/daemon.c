@@ -444,6 +444,7 @@ static void daemon_close(struct daemon *d)
 	free(d->entry_sample);
 	free(d->result);
 	free(d->refs);
+	free(d->chain);
 	free(d->undo.token);
 	free(d->page_principal);
 	free(d->sched);

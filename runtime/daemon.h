@@ -267,6 +267,7 @@ struct daemon {
 		int err;
 	} *copied;
 	uint32_t copied_first, copied_count;
+	struct chain_key *chain, chain_root; /* the keys of the turn in hand; what they stand on */
 	uint32_t *page_principal; /* per page: who had it last, to know what must be cleared */
 
 	struct wire_limits wire;
@@ -462,6 +463,11 @@ void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);
 void lower_tell(struct daemon *d);
+
+/* chain.c: the keys of full pages. */
+int chains_open(struct daemon *d);
+/* Makes those of the session's history in d->chain; how many, or 0 where nothing is shared. */
+uint32_t chain_make(struct daemon *d, const struct session *s);
 
 /* turn_bias.c: biases, and what DRY takes off. */
 void turn_bias(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);

@@ -1,0 +1,183 @@
+"""Goal: sessions of one user share the pages of what they begin alike with, no answer differs for it in a bit, and
+nobody else finds them. Method: the same turns on a daemon that shares and on one that does not; a second user comes in
+through the endpoint of a tenant."""
+import os
+import tempfile
+
+import ar1
+import daemon_rig
+from ar1 import END, Daemon, Tap, Wire, pack
+from daemon_rig import MODEL, balanced, left_clean, same, words
+
+OPTIONS = ("--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "--batch-rows", "96", "--strikes", "0")
+ASK = dict(max_tokens=24, ignore_end=True, temperature=0.7, seed=9, logprobs=1)
+TOOLS = ['{"type": "function", "function": {"name": "look", "description": "Looks at the sea, the sky and the shore.", '
+         '"parameters": {"type": "object", "properties": {"at": {"type": "string"}}}}}']
+SYSTEM = "You keep the log of a harbour. Each ship is to be written down with its name, its cargo and the hour. " * 3
+
+folder = tempfile.mkdtemp(prefix="hf-share-")
+DOOR = f"ipc://{folder}/red.sock"
+TENANTS = os.path.join(folder, "tenants")
+with open(os.open(TENANTS, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+    file.write(f"tenant red listen={DOOR}\nallow red uid={os.getuid()} name=ann\n")
+
+plain = Daemon(MODEL, *OPTIONS, "--share", "no")
+other = Wire(plain.endpoint)
+daemon = Daemon(MODEL, *OPTIONS, "--tenants", TENANTS)
+
+
+def alone(*turns, **ask):
+    """The replies of a session on the daemon that shares nothing."""
+    session = other.open()
+    replies = [other.turn(session, turn, **{**ASK, **ask}) for turn in turns]
+    assert replies[0].usage["resident"] == 0
+    other.ok("session.close", sess=session)
+    return replies
+
+
+def say(wire, session, text):
+    return wire.call("session.turn", {"messages": [{"role": "user", "content": text}], **ASK}, sess=session)
+
+
+def system_and_tools(wire):
+    """The second session with the same beginning computes its own words only."""
+    head = {"system": SYSTEM, "tools": TOOLS, "template": "smollm2"}
+    texts = ["The Anna, with wool, at nine.", "A boat without a name."]
+    seen = []
+    for at in (wire, other):
+        sessions = [at.ok("session.open", head)["sess"] for _ in texts]
+        seen.append([say(at, s, text) for s, text in zip(sessions, texts)])
+        seen[-1] += [say(at, s, "And then?") for s in sessions]
+        for s in sessions:
+            at.ok("session.close", sess=s)
+    for shared, computed in zip(*seen):
+        same(shared, computed)
+    first, second = seen[0][0].usage, seen[0][1].usage
+    begun = wire.ok("session.open", head)
+    length = begun["r"]["history"]
+    wire.ok("session.close", sess=begun["sess"])
+    assert length > 200, length
+    assert first["resident"] == 0 and first["new"] == first["prompt"], first
+    assert second["resident"] >= length // 16 * 16, (second, length)
+    assert second["new"] == second["prompt"] - second["resident"] and second["recomputed"] == 0, second
+    assert seen[1][1].usage["resident"] == 0
+
+
+def whatever_way(wire):
+    """What one session was given and sampled, another is given as text: found, and goes on in the same way. And the
+    first may go away meanwhile, or back."""
+    given, more = words(100), words(37)
+    a = wire.open()
+    first = wire.turn(a, given, **ASK)
+    second = wire.turn(a, more, **ASK)
+    whole = given + list(first.ids) + more
+    b = wire.open()
+    reply = wire.turn(b, whole, **ASK)
+    assert reply.usage["resident"] == (len(whole) - 1) // 16 * 16, reply.usage
+    assert reply.ids == second.ids
+    wire.ok("session.rollback", {"to_tokens": 20}, sess=a)
+    c = wire.open()
+    same(reply, wire.turn(c, whole, **ASK))
+    wire.ok("session.close", sess=a)
+    wire.ok("session.close", sess=b)
+    d = wire.open()
+    again = wire.turn(d, whole, **ASK)
+    same(reply, again)
+    assert again.usage["resident"] == reply.usage["resident"], again.usage
+    same(alone(whole)[0], again)
+    # Other tokens at one place: only what is before it.
+    e = wire.open()
+    differs = whole[:70] + [whole[70] ^ 1] + whole[71:]
+    cut = wire.turn(e, differs, **ASK)
+    assert cut.usage["resident"] == 64, cut.usage
+    same(alone(differs)[0], cut)
+    for s in (c, d, e):
+        wire.ok("session.close", sess=s)
+    device = balanced(wire)
+    assert device["retained"] == device["shared"] == 0, device
+
+
+def side_by_side(wire):
+    """Of six that begin at once, one computes what they share; the others wait for it and compute their own."""
+    shared = words(400)
+    tails = [words(20 + k) for k in range(6)]
+    sessions = [wire.open() for _ in tails]
+    channels = {wire.begin("session.turn", {"tokens": True, **ASK}, pack(shared + tail), sess=s): k
+                for k, (s, tail) in enumerate(zip(sessions, tails))}
+    ends, ids = {}, {k: () for k in range(6)}
+    while len(ends) < 6:
+        type, channel, _, body, blob = wire.receive()
+        if type == ar1.DATA:
+            ids[channels[channel]] += tuple(blob[i] | blob[i + 1] << 8 for i in range(0, len(blob), 4))
+        if type == END:
+            ends[channels[channel]] = body
+    fresh = sum(end["usage"]["new"] for end in ends.values())
+    assert fresh <= len(shared) + sum(len(tail) + 16 for tail in tails), fresh
+    for k, tail in enumerate(tails):
+        assert ends[k]["status"] == "limit"
+        assert ids[k] == tuple(alone(shared + tail)[0].ids), k
+    for s in sessions:
+        wire.ok("session.close", sess=s)
+
+
+def nobody_else(wire):
+    """Another user's session finds nothing of it, and then its own."""
+    red = Wire(DOOR)
+    given = words(300)
+    mine = wire.turn(wire.open(), given, **ASK)
+    theirs = red.turn(red.open(), given, **ASK)
+    assert theirs.usage["resident"] == 0 and theirs.usage["new"] == 300, theirs.usage
+    same(mine, theirs)
+    again = red.turn(red.open(), given, **ASK)
+    assert again.usage["resident"] == 288, again.usage
+    red.close()
+
+
+def longer(wire):
+    """A session with a part of its own takes over what another has computed further, in another way of cutting."""
+    given = words(330)
+    a, b = wire.open(), wire.open()
+    short = wire.turn(b, given[:100], keep=0, **ASK)
+    wire.turn(a, given, **ASK)
+    reply = wire.turn(b, given[100:], keep=100, **ASK)
+    assert reply.usage["resident"] == 320, reply.usage
+    same(alone(given)[0], reply)
+    same(alone(given[:100])[0], short)
+
+
+def a_bad_page(wire):
+    """A page that is not what it was is lost to all who share it: the one that runs ends, the others compute again."""
+    own = Daemon(MODEL, *OPTIONS, "--inject", "tag-device@12")
+    at = Wire(own.endpoint)
+    shared = words(200)
+    sessions = [at.open() for _ in range(3)]
+    replies = [at.turn(s, shared + [5 + k], **ASK) for k, s in enumerate(sessions)]
+    rounds = 0
+    while all(r.status != "error" for r in replies):
+        replies = [at.turn(s, words(3), **ASK) for s in sessions]
+        rounds += 1
+        assert rounds < 40, own.words()[-300:]
+    hit = [k for k, r in enumerate(replies) if r.status == "error"]
+    assert len(hit) == 1 and replies[hit[0]].end["err"]["n"] == "integrity", replies[hit[0]].end
+    history = at.ok("session.list")["r"]
+    assert len(history) == 3
+    for k, s in enumerate(sessions):
+        at.ok("session.rollback", {"to_tokens": 0}, sess=s)
+        same(alone(shared + [5 + k])[0], at.turn(s, shared + [5 + k], **ASK))
+    at.close()
+    left_clean(own)
+
+
+tap = Tap()
+wire = Wire(daemon.endpoint)
+daemon_rig.run(tap, daemon, wire, [
+    ("a system prompt and tools are computed once, and no answer differs", system_and_tools),
+    ("whatever way the text came, it is found, and lives as long as one has it", whatever_way),
+    ("turns that begin alike at once compute that once", side_by_side),
+    ("another user finds nothing", nobody_else),
+    ("a longer one is taken over", longer),
+    ("a bad page hits all who share it", a_bad_page)])
+tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+other.close()
+plain.stop()
+daemon_rig.finish(tap, daemon)
