@@ -49,7 +49,6 @@ static void moving_check(const struct sched *s, uint32_t group, uint32_t index, 
 {
 	const struct page *page = page_at(s, group, index), *other = page_at(s, group, page->partner);
 	CHECK(other->partner == index);
-	CHECK(other->copy == page->copy);
 	CHECK(other->place != page->place);
 	CHECK(other->moving || other->state == PAGE_MOVING);
 	sum->moving++;

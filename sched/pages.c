@@ -270,7 +270,6 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 			CHECK(page->state == PAGE_FREE);
 			CHECK(page->owners == 0);
 			page->tag = s->tag_next++;
-			page->next = SCHED_NONE;
 			page->unit = at.unit;
 			page->owners = 1;
 			page->yielding = 0;
@@ -448,11 +447,10 @@ static void page_move(struct step *p, uint32_t session, uint32_t group, uint32_t
 	page->moving = 1;
 	page->tag = s->tag_next++;
 	page->partner = other;
-	page->copy = target->copy = (uint32_t)s->copy_next;
 	target->state = PAGE_MOVING;
 	target->partner = index;
+	target->copy = (uint32_t)s->copy_next;
 	target->doom_step = s->step;
-	target->next = SCHED_NONE;
 	s->page_leaving[group] += target->place == PLACE_DEVICE;
 	s->copies++;
 	device_bytes(s, page, group, 1);
@@ -516,7 +514,7 @@ void on_copy_done(struct step *p)
 	uint32_t index = source->partner;
 	struct page *page = page_at(s, group, index);
 	CHECK(source->copy == (uint32_t)(copy >> 28));
-	CHECK(page->copy == source->copy);
+	CHECK(page->partner == other);
 	s->copies--;
 	page_arrived_free(s, group, other);
 	if (page->state == PAGE_MOVING) {

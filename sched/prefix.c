@@ -237,7 +237,9 @@ uint32_t prefix_coming(const struct sched *s, uint32_t turn, uint32_t unit)
 		const struct session *x = session_at(s, o->session);
 		if (x->principal != principal && x->principal + 1 != s->limits.public_principal)
 			continue;
-		if (unit < o->key_first || unit >= o->key_end || !keys_equal(key_at(s, at, unit), key_at(s, turn, unit)))
+		if (unit < o->key_first || unit >= o->key_end)
+			continue;
+		if (!keys_equal(key_at(s, at, unit), key_at(s, turn, unit)))
 			continue;
 		/* Computed, and not found: another page had its place in the table. Or it needs credit. */
 		if (x->resident >= end || o->end != END_NONE || (end >= o->prompt && o->sampled >= o->credit))

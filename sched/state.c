@@ -138,7 +138,8 @@ size_t state_layout(struct sched *s)
 		s->bucket_count *= 2;
 	s->at_prefix = room(&bytes, pages_of_group(s, 0), sizeof(struct prefix));
 	s->at_bucket = room(&bytes, s->bucket_count, sizeof(uint32_t));
-	s->key_units = units_of(s, l->context_tokens) < KEY_UNITS_MAX ? units_of(s, l->context_tokens) : KEY_UNITS_MAX;
+	uint32_t context = units_of(s, l->context_tokens);
+	s->key_units = context < KEY_UNITS_MAX ? context : KEY_UNITS_MAX;
 	s->at_key = room(&bytes, (uint64_t)l->turn_count * s->key_units, sizeof(struct chain_key));
 	s->bytes = bytes;
 	return bytes;

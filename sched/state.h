@@ -61,15 +61,19 @@ struct chain {
 
 struct page {
 	uint64_t tag, doom_step;
-	uint32_t next;      /* in the free or the doomed list */
-	uint32_t unit;      /* position in the owners' tables */
+	union {
+		uint32_t next;      /* FREE, DOOMED: in the list */
+		uint32_t owner_xor; /* OWNED: of the owners' indices: with one owner left, its index */
+	};
+	union {
+		uint32_t unit; /* OWNED: position in the owners' tables */
+		uint32_t copy; /* MOVING, as the source of a copy in flight: the low bits of its number */
+	};
 	uint32_t owners;    /* tables that it is in */
 	uint32_t yielding;  /* of those, the ones that would give it up */
-	uint32_t owner_xor; /* of the owners' indices: with one owner left, its index */
 	uint32_t principal;
 	uint32_t slot;      /* where its bytes lie, in its place */
 	uint32_t partner;   /* MOVING: the page that the copy in flight fills, or the one that it filled */
-	uint32_t copy;      /* of the copy in flight: the low bits of its number */
 	uint8_t state;      /* FREE, OWNED, MOVING, DOOMED or QUARANTINED; SHARED is OWNED with more owners */
 	uint8_t place;      /* enum place */
 	uint8_t moving;     /* 1: OWNED, and the copy that fills its slot is in flight */
@@ -77,7 +81,7 @@ struct page {
 			       failed, its owners lose it when they next run */
 };
 enum { PAGE_BAD = 1, PAGE_LOST = 2 };
-_Static_assert(sizeof(struct page) <= 64, "a page's entry is small");
+_Static_assert(sizeof(struct page) <= 48, "a page's entry is small");
 
 /* A page of the first group in the table of prefixes: prefix.c. */
 struct prefix {

@@ -374,7 +374,10 @@ static void promises_after(struct model *m, uint32_t yielding)
 		now = reach < have ? 0 : reach - have < claim ? reach - have : claim;
 	}
 	/* What is loaded after it was asked may make it fit; then it is asked again when the copy is done. */
-	if (!m->loaded && !model_awaits(m, t) && claims_covered(m, (int64_t)cover - own_yielding(m, session), (int64_t)now, (int64_t)claim))
+	int64_t taken = own_yielding(m, session);
+	if (m->loaded || model_awaits(m, t))
+		return;
+	if (claims_covered(m, (int64_t)cover - taken, (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
 }
 
