@@ -103,7 +103,8 @@ static void limits_fill(struct daemon *d)
 	const uint32_t model = d->model->arch.context;
 	l->session_count = (uint32_t)o->sessions;
 	l->turn_count = (uint32_t)(o->turns + o->queue);
-	l->principal_count = (uint32_t)o->principals;
+	l->principal_count = (uint32_t)o->principals + (o->public_prefix[0] != 0);
+	l->public_principal = o->public_prefix[0] ? l->principal_count : 0;
 	l->group_count = 1;
 	l->page_tokens = (uint32_t)o->page_tokens;
 	l->context_tokens = o->context && o->context < model ? (uint32_t)o->context : model;
@@ -407,6 +408,7 @@ static int daemon_open(struct daemon *d)
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
+	TRY(public_open(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",

@@ -412,6 +412,8 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
 int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
 /* Takes the tools that a session is opened with; `tools` has room for them. */
 int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
+/* Renders and tokenises what a session begins with into its history. */
+int session_head(struct daemon *d, struct session *s, const struct wire_args *a);
 /* The scheduler hears of a session whose slot is filled, unless code says what is wrong with it; ends
    the call either way. */
 void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code);
@@ -468,6 +470,12 @@ void lower_tell(struct daemon *d);
 int chains_open(struct daemon *d);
 /* Makes those of the session's history in d->chain; how many, or 0 where nothing is shared. */
 uint32_t chain_make(struct daemon *d, const struct session *s);
+
+/* public.c: what an operator lets all users share. */
+int public_open(struct daemon *d);
+bool public_is(const struct daemon *d, uint32_t principal);
+/* Places in the table of principals: those who come in, and `public` behind them if there is one. */
+uint32_t principals_all(const struct daemon *d);
 
 /* turn_bias.c: biases, and what DRY takes off. */
 void turn_bias(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);

@@ -78,6 +78,7 @@ static const struct entry table[] = {
 	       "wanted time of a step; 0: about twice what decoding alone takes"),
 	NUMBER("wait-ms", wait_ms, 0, 1ull << 40, "300000",
 	       "a turn that waited so long goes before all others; 0: first come, first served"),
+	TEXT("public-prefix", public_prefix, "", "JSON file of beginnings (system, tools) that all users share"),
 	CHOICE("share", share, "no|yes", "yes", "sessions of one user share pages of what they begin alike with"),
 	CHOICE("policy", policy, "cost|lru|ttl|swap|none", "cost", "what stays between turns"),
 	NUMBER("ttl-ms", ttl_ms, 0, 1ull << 40, "300000", "with policy ttl: how long a context stays"),

@@ -33,7 +33,7 @@ struct options {
 	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;
 	uint64_t audit_map_bytes, audit_commit_ms;
 	uint64_t digest, scrub_bytes, scrub_ms; /* digest: enum digest */
-	char trace[OPTIONS_PATH_MAX];
+	char trace[OPTIONS_PATH_MAX], public_prefix[OPTIONS_PATH_MAX];
 	uint64_t idem_ms;
 	char inject[1024];
 };

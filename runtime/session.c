@@ -113,7 +113,7 @@ uint64_t sessions_reap(struct daemon *d)
 	d->reaped_us = d->now_us;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		if (!s->used || s->closing)
+		if (!s->used || s->closing || public_is(d, s->principal))
 			continue;
 		if (s->call != NONE)
 			s->touched_us = d->now_us; /* a turn that runs is no pause */
@@ -289,7 +289,7 @@ int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *to
 }
 
 /* Renders and tokenises the head of a session into its history. */
-static int head_make(struct daemon *d, struct session *s, const struct wire_args *a)
+int session_head(struct daemon *d, struct session *s, const struct wire_args *a)
 {
 	struct tool tools[WIRE_TOOLS_MAX];
 	const struct message system = {.role = ROLE_SYSTEM, .content = {a->system.at, a->system.length}};
@@ -374,7 +374,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	struct session *s = &d->sessions[slot];
 	s->raw = raw;
-	session_begin(d, call, m, slot, head_make(d, s, a));
+	session_begin(d, call, m, slot, session_head(d, s, a));
 }
 
 void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code)

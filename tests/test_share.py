@@ -1,6 +1,7 @@
 """Goal: sessions of one user share the pages of what they begin alike with, no answer differs for it in a bit, and
 nobody else finds them. Method: the same turns on a daemon that shares and on one that does not; a second user comes in
 through the endpoint of a tenant."""
+import json
 import os
 import tempfile
 
@@ -20,6 +21,9 @@ DOOR = f"ipc://{folder}/red.sock"
 TENANTS = os.path.join(folder, "tenants")
 with open(os.open(TENANTS, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
     file.write(f"tenant red listen={DOOR}\nallow red uid={os.getuid()} name=ann\n")
+
+with open(os.open(TENANTS.replace("tenants", "tenants2"), os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
+    file.write(f"tenant red listen={DOOR.replace('red', 'red2')}\nallow red uid={os.getuid()} name=ann\n")
 
 plain = Daemon(MODEL, *OPTIONS, "--share", "no")
 other = Wire(plain.endpoint)
@@ -168,6 +172,54 @@ def a_bad_page(wire):
     left_clean(own)
 
 
+def public(wire):
+    """What the operator names is computed at the start, and found by all; what follows on it is each user's own."""
+    head = {"system": SYSTEM, "tools": TOOLS, "template": "smollm2"}
+    path = os.path.join(folder, "public.json")
+    with open(path, "w") as file:
+        json.dump([{"system": SYSTEM, "tools": TOOLS}, {"system": "Another one, which is not asked for."}], file)
+    own = Daemon(MODEL, *OPTIONS, "--tenants", TENANTS.replace("tenants", "tenants2"), "--public-prefix", path)
+    for start in range(2):
+        at, red = Wire(own.endpoint), Wire(DOOR.replace("red", "red2"))
+        replies = [say(w, w.ok("session.open", head)["sess"], "One, two, three: who is at sea today?") for w in (at, red, red)]
+        computed = say(other, other.ok("session.open", head)["sess"], "One, two, three: who is at sea today?")
+        for reply in replies:
+            same(computed, reply)
+        length = at.ok("session.open", head)["r"]["history"]
+        first, theirs, again = (r.usage for r in replies)
+        assert first["resident"] == theirs["resident"] == length // 16 * 16, (first, theirs, length)
+        assert again["resident"] > length, again  # their own, found by themselves
+        names = {p["principal"]: p for p in at.ok("ledger.show")["r"]["principals"]}
+        assert names["public"]["bytes"] > 0, names
+        # An operator sees its sessions, others do not.
+        labels = [[s["label"] for s in w.ok("session.list")["r"]].count("public") for w in (at, red)]
+        assert labels == [2, 0], labels
+        at.close()
+        red.close()
+        if start == 0:
+            assert own.stop(keep=True) == 0
+            os.unlink(f"{own.home}/log")
+            own = Daemon(MODEL, *OPTIONS, "--tenants", TENANTS.replace("tenants", "tenants2"), "--public-prefix", path,
+                         home=own.home)
+    left_clean(own)
+
+
+def public_refused(wire):
+    path = os.path.join(folder, "wrong.json")
+    for text, why in (('{"system": 5}', "nothing else"), ("[1]", "is an object"), ("{}", "system, tools or both"),
+                      ('{"system": "a", "tools": [7]}', "a tool is"), ("{", "not JSON"), ("\xff", "not JSON"),
+                      (json.dumps({"system": "word " * 3000}), "longer than a context")):
+        with open(path, "w", encoding="latin-1") as file:
+            file.write(text)
+        own = Daemon(MODEL, *OPTIONS, "--public-prefix", path, wait=False)
+        assert own.process.wait(30 * ar1.SLOW) == 1, own.words()
+        assert "--public-prefix" in own.words() and why in own.words(), (text[:40], own.words())
+        own.stop()
+    own = Daemon(MODEL, *OPTIONS, "--public-prefix", path + ".missing", wait=False)
+    assert own.process.wait(30 * ar1.SLOW) == 1 and "No such file" in own.words(), own.words()
+    own.stop()
+
+
 tap = Tap()
 wire = Wire(daemon.endpoint)
 daemon_rig.run(tap, daemon, wire, [
@@ -176,7 +228,9 @@ daemon_rig.run(tap, daemon, wire, [
     ("turns that begin alike at once compute that once", side_by_side),
     ("another user finds nothing", nobody_else),
     ("a longer one is taken over", longer),
-    ("a bad page hits all who share it", a_bad_page)])
+    ("a bad page hits all who share it", a_bad_page),
+    ("what is public is found by all", public),
+    ("a file of prefixes without sense is refused", public_refused)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 other.close()
 plain.stop()
