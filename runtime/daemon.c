@@ -122,6 +122,7 @@ static void limits_fill(struct daemon *d)
 	l->stream_bytes = o->stream_bytes * l->turn_count;
 	l->lease_us_max = o->lease_max_ms * 1000;
 	l->principal_bytes = o->principal_bytes;
+	l->principal_turns = (uint32_t)o->turns_principal;
 }
 
 /* Sizes the slab and finds out whether all of it fits. */

@@ -69,6 +69,8 @@ static const struct entry table[] = {
 	NUMBER("queue", queue, 0, 100000, "256", "turns that may wait"),
 	NUMBER("calls", calls, 1, 100000, "512", "calls in flight"),
 	NUMBER("calls-principal", calls_principal, 1, 100000, "64", "calls in flight of one principal"),
+	NUMBER("sessions-principal", sessions_principal, 0, 100000, "0", "sessions of one principal; 0: no quota"),
+	NUMBER("turns-principal", turns_principal, 0, 1024, "0", "turns of one principal running at once; 0: no quota"),
 	NUMBER("peers", peers, 1, 100000, "1024", "connections that are remembered"),
 	NUMBER("principals", principals, 1, 65535, "64", "principals that are remembered"),
 	NUMBER("session-turns", session_turns, 1, 1 << 20, "1024", "turns of one session"),

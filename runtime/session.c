@@ -66,9 +66,27 @@ static bool tenant_full(const struct daemon *d, uint32_t principal)
 	return most && count >= most;
 }
 
-uint32_t session_take(struct daemon *d, uint32_t principal)
+static bool principal_full(const struct daemon *d, uint32_t principal)
+{
+	/* Those that an earlier process kept come back in any case: then no door is open yet. */
+	const uint64_t most = d->door_count ? d->options.sessions_principal : 0;
+	uint64_t count = 0;
+	for (uint32_t i = 0; most && i < d->options.sessions; i++)
+		count += d->sessions[i].used && d->sessions[i].principal == principal;
+	return most && count >= most && !public_is(d, principal);
+}
+
+/* The limit that is reached, when there is no session for the principal. */
+static uint64_t session_limit(const struct daemon *d, uint32_t principal)
 {
 	if (tenant_full(d, principal))
+		return d->tenants.tenant[d->principals[principal].tenant].sessions;
+	return principal_full(d, principal) ? d->options.sessions_principal : d->options.sessions;
+}
+
+uint32_t session_take(struct daemon *d, uint32_t principal)
+{
+	if (tenant_full(d, principal) || principal_full(d, principal))
 		return NONE;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
@@ -367,8 +385,9 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const uint32_t slot = session_take(d, c->principal);
 	if (slot == NONE) {
+		const uint64_t limit = session_limit(d, c->principal);
 		const struct wire_err err = {.code = ERR_OVERLOADED, .retry = "later", .after_ms = 1000,
-					     .used = d->options.sessions, .asked = 1, .limit = d->options.sessions};
+					     .used = limit, .asked = 1, .limit = limit};
 		call_fail_numbers(d, call, &err);
 		return;
 	}

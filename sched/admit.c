@@ -25,6 +25,14 @@ static uint32_t units_taken_back(const struct sched *s, uint32_t session)
 	return units;
 }
 
+/* The principal has as many turns running as it may. */
+static int at_quota(const struct sched *s, uint32_t principal)
+{
+	uint32_t most = s->limits.principal_turns, running = principal_at(s, principal)->running;
+	CHECK(most == 0 || running <= most);
+	return most > 0 && running == most;
+}
+
 /* What the turn needs beside what its session has, or beside the prefix that it takes in its place. */
 static struct need need_of(const struct sched *s, uint32_t turn, uint32_t units, const struct share *share)
 {
@@ -83,6 +91,11 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 	if (s->running.count == s->limits.batch_turns) {
 		answer.why = WAIT_TURNS;
 		answer.blocker = turn_at(s, s->running.first)->session;
+		return answer;
+	}
+	if (at_quota(s, x->principal)) {
+		answer.why = WAIT_TURNS;
+		answer.passed = 1;
 		return answer;
 	}
 	CHECK(units >= x->units);
@@ -240,7 +253,10 @@ static uint32_t candidate(const struct sched *s, int warm)
 	uint64_t work = 0;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
-		uint64_t its = principal_at(s, session_at(s, t->session)->principal)->work;
+		uint32_t principal = session_at(s, t->session)->principal;
+		uint64_t its = principal_at(s, principal)->work;
+		if (at_quota(s, principal))
+			continue;
 		if (t->asked == s->step || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
 			continue;
 		found = turn;

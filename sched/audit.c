@@ -229,6 +229,7 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(t->admitted_us >= admitted);
 		CHECK(t->sampled < t->output_max);
 		CHECK(x->history == t->prompt + t->sampled);
+		CHECK(principal_at(s, x->principal)->running > 0);
 		uint64_t there = (uint64_t)t->origin_resident + t->origin_reloaded;
 		CHECK(there + t->origin_recomputed + t->origin_fresh == t->prompt);
 		/* What it holds and what it claims is what it was admitted with. */

@@ -79,6 +79,7 @@ struct sched_limits {
 	uint64_t stream_turn_bytes; /* charged to ACCOUNT_STREAM for each accepted turn */
 	uint64_t lease_us_max;
 	uint64_t principal_bytes;  /* quota of pinned and leased bytes of one principal; 0: none */
+	uint32_t principal_turns;  /* turns of one principal running at once; 0: no quota */
 	uint32_t policy;           /* enum policy */
 	uint32_t public_principal; /* from 1: the one whose prefixes all may share; 0: nobody's */
 	uint32_t knee_tokens;      /* context at which attention costs a token as much as the weights do;

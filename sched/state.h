@@ -156,7 +156,7 @@ struct principal {
 	uint64_t bytes;
 	uint64_t work;                   /* rows computed for it, as a virtual time: see order.c */
 	uint32_t granted, session_count; /* granted: units */
-	uint32_t active;                 /* turns waiting and running */
+	uint32_t active, running;        /* turns waiting and running; running */
 	uint32_t member;                 /* one of its sessions, from 1; 0: it has none */
 };
 

@@ -67,6 +67,8 @@ static void turn_stop(struct step *p, uint32_t turn)
 	struct session *x = session_at(s, t->session);
 	CHECK(!t->in_flight);
 	chain_take(s, &s->running, LINK_TURN, turn);
+	CHECK(principal_at(s, x->principal)->running > 0);
+	principal_at(s, x->principal)->running--;
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
 	t->promised = t->claim = t->missing = t->loading = 0;
@@ -334,6 +336,7 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	s->counts.tokens_fresh += t->origin_fresh;
 	chain_take(s, &s->queue, LINK_TURN, turn);
 	chain_push_last(s, &s->running, LINK_TURN, turn);
+	principal_at(s, x->principal)->running++;
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
 	t->admitted_step = s->step;

@@ -483,6 +483,8 @@ static void effect_admitted(struct model *m, const struct effect *f)
 		model_fail(m, "ADMITTED a turn that may not run");
 	if (m->draining)
 		model_fail(m, "ADMITTED while draining");
+	if (model_at_quota(m, x->principal))
+		model_fail(m, "ADMITTED beyond the principal's quota");
 	model_order(m, turn);
 	t->index = f->turn;
 	t->running = 1;

@@ -90,6 +90,7 @@ uint64_t model_token(uint64_t before, uint64_t turn_key, uint32_t position);
 uint32_t model_keys(const struct model *m, const struct event *e, struct chain_key *keys);
 void model_share(struct model *m, const struct effect *f);
 int model_awaits(const struct model *m, const struct model_turn *t);
+int model_at_quota(const struct model *m, uint32_t principal);
 
 /* model_check.c */
 uint64_t model_unit_bytes(const struct model *m);

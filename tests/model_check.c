@@ -71,7 +71,7 @@ void model_order(struct model *m, uint32_t turn)
 		const struct model_turn *t = &m->turn[i];
 		if (!t->live || t->running || m->session[t->session].turn != i || !model_fits_beside(m, t))
 			continue;
-		if (i != turn && model_awaits(m, t))
+		if (i != turn && (model_awaits(m, t) || model_at_quota(m, m->session[t->session].principal)))
 			continue;
 		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
 			first = i;
@@ -375,7 +375,7 @@ static void promises_after(struct model *m, uint32_t yielding)
 	}
 	/* What is loaded after it was asked may make it fit; then it is asked again when the copy is done. */
 	int64_t taken = own_yielding(m, session);
-	if (m->loaded || model_awaits(m, t))
+	if (m->loaded || model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
 		return;
 	if (claims_covered(m, (int64_t)cover - taken, (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");

@@ -89,6 +89,16 @@ void model_share(struct model *m, const struct effect *f)
 	}
 }
 
+/* As many of the principal's turns run as may; more is a fault. */
+int model_at_quota(const struct model *m, uint32_t principal)
+{
+	uint32_t running = 0, most = m->limits.principal_turns;
+	for (uint32_t i = 0; i < MODEL_TURNS; i++)
+		running += m->turn[i].live && m->turn[i].running &&
+			m->session[m->turn[i].session].principal == principal;
+	return most > 0 && running >= most;
+}
+
 /* Is a running turn on its way to compute what the turn needs? Then it may wait for that, and others may
    pass it. */
 int model_awaits(const struct model *m, const struct model_turn *t)

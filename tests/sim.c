@@ -18,6 +18,7 @@ struct world {
 	struct effects out;
 	struct sim_trace *trace;
 	struct sim_report *report;
+	struct sim_options options;
 };
 
 static uint64_t draw(struct world *w)
@@ -77,6 +78,7 @@ static void limits_draw(struct world *w)
 	l->ttl_us = below(w, 5000);
 	l->knee_tokens = below(w, 2) * 100;
 	l->public_principal = chance(w, 300) ? 1 + below(w, l->principal_count) : 0;
+	l->principal_turns = below(w, 4);
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
 
@@ -173,6 +175,8 @@ static void send_keyed(struct world *w, const struct event *e, const struct chai
 	sched_audit(w->s);
 	model_event(w->m, e, results, &w->out);
 	model_after(w->m, &w->out);
+	if (w->options.planted && w->options.planted(&w->out))
+		model_fail(w->m, "planted");
 	w->report->effects_hash = effects_fold(w->report->effects_hash, &w->out);
 	w->report->steps++;
 	for (uint32_t i = 0; i < w->out.count; i++) {
@@ -279,10 +283,14 @@ static void batch_answer(struct world *w)
 		r->computed = chance(w, faults) ? below(w, entry->row_count + 1) : entry->row_count;
 		r->sampled = entry->sample && r->computed == entry->row_count;
 		rows += r->computed;
-		if (chance(w, faults / 4)) {
+		w->report->faults += r->computed < entry->row_count;
+		/* Pages that are quarantined do not come back: a few of them, or there is soon nothing to do. */
+		if (chance(w, w->options.storm ? 2 : faults / 4)) {
 			integrity_draw(w, entry, r);
+			w->report->faults++;
 		} else if (chance(w, faults)) {
 			r->end = END_FAULT;
+			w->report->faults++;
 			r->sampled = r->sampled && chance(w, 500);
 		} else if (r->sampled && chance(w, 60)) {
 			r->end = chance(w, 500) ? END_STOP : END_TOOL;
@@ -308,6 +316,7 @@ static void copy_answer(struct world *w)
 	if (seen == 0)
 		return;
 	e.as.copy.err = !w->calm && chance(w, w->faults) ? ERR_IO : 0;
+	w->report->faults += e.as.copy.err != 0;
 	send(w, &e, NULL);
 }
 
@@ -491,16 +500,21 @@ static void liveness(struct world *w)
 		model_fail(w->m, "liveness: a timer runs with nobody there");
 }
 
-void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_report *out)
+void sim_run(uint64_t seed, uint32_t steps, const struct sim_options *options, struct sim_trace *trace,
+	     struct sim_report *out)
 {
 	struct world w;
 	memset(&w, 0, sizeof w);
 	memset(out, 0, sizeof *out);
+	if (options)
+		w.options = *options;
 	w.rng = seed * 0x2545f4914f6cdd1du + 1;
 	w.report = out;
 	w.trace = trace;
 	limits_draw(&w);
 	weights_draw(&w);
+	if (w.options.storm)
+		w.faults = w.options.storm;
 	if (trace) {
 		memset(trace, 0, sizeof *trace);
 		trace->limits = w.limits;

@@ -204,6 +204,33 @@ def public(wire):
     left_clean(own)
 
 
+def quotas(wire):
+    """A user has so many sessions, and so many turns running, and no more; others are not held up."""
+    own = Daemon(MODEL, *OPTIONS, "--tenants", TENANTS.replace("tenants", "tenants2"), "--sessions-principal", "3",
+                 "--turns-principal", "1")
+    at, red = Wire(own.endpoint), Wire(DOOR.replace("red", "red2"))
+    sessions = [at.open() for _ in range(3)]
+    end = at.call("session.open", {"template": "none"}).end
+    assert end["err"]["n"] == "overloaded" and end["err"]["lim"] == 3, end
+    assert at.call("session.fork", sess=sessions[0]).end["err"]["n"] == "overloaded"
+    long = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+    first = at.begin("session.turn", long, pack(words(20)), sess=sessions[0])
+    at.expect(ar1.ACCEPTED)
+    at.expect(ar1.DATA)
+    second = at.begin("session.turn", {**long, "max_tokens": 5}, pack(words(20)), sess=sessions[1])
+    theirs = red.turn(red.open(), words(20), max_tokens=5, ignore_end=True)
+    assert theirs.status == "limit"
+    ended = []
+    while len(ended) < 2:
+        message = at.receive()
+        if message[0] == END:
+            ended.append((message[1], message[3]["status"]))
+    assert ended == [(first, "limit"), (second, "limit")], ended
+    for w in (at, red):
+        w.close()
+    left_clean(own)
+
+
 def public_refused(wire):
     path = os.path.join(folder, "wrong.json")
     for text, why in (('{"system": 5}', "nothing else"), ("[1]", "is an object"), ("{}", "system, tools or both"),
@@ -230,6 +257,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("a longer one is taken over", longer),
     ("a bad page hits all who share it", a_bad_page),
     ("what is public is found by all", public),
+    ("quotas of one user hold, and hold nobody else up", quotas),
     ("a file of prefixes without sense is refused", public_refused)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 other.close()
