@@ -305,9 +305,12 @@ static void event_copy(struct model *m, const struct event *e)
 	}
 	copy->id = 0;
 	m->copies--;
-	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++)
-		if (m->turn[i].live && m->turn[i].running)
+	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++) {
+		/* One whose deadline passes in this step ends before it looks. */
+		int over = m->turn[i].deadline_us && m->turn[i].deadline_us <= e->now_us;
+		if (m->turn[i].live && m->turn[i].running && !over)
 			turn_mend(m, &m->turn[i]);
+	}
 }
 
 /* What the event means before any effect. */
@@ -383,6 +386,7 @@ static void effect_opened(struct model *m, const struct effect *f)
 	x->turn = x->next = SCHED_NONE;
 	x->principal = f->principal;
 	x->granted_bytes = f->as.residency.bytes;
+	x->key = f->session_key;
 	if (m->event.kind != EVENT_FORK)
 		return;
 	const struct model_session *parent = &m->session[m->event.session];

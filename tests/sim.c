@@ -119,7 +119,7 @@ static uint64_t effects_fold(uint64_t hash, const struct effects *out)
 	return hash;
 }
 
-static void trace_add(struct sim_trace *t, const struct event *e, const struct chain_key *keys,
+static void trace_add(struct sim_trace *t, const struct model *m, const struct event *e, const struct chain_key *keys,
 		      const struct batch_result *results)
 {
 	uint32_t key_count = e->kind == EVENT_TURN ? e->as.turn.chain_count : 0;
@@ -134,11 +134,14 @@ static void trace_add(struct sim_trace *t, const struct event *e, const struct c
 	if (t->event_count == t->event_capacity) {
 		t->event_capacity = t->event_capacity ? 2 * t->event_capacity : 1024;
 		t->events = realloc(t->events, t->event_capacity * sizeof *t->events);
+		t->who = realloc(t->who, t->event_capacity * sizeof *t->who);
 	}
 	if (t->result_count + count > t->result_capacity) {
 		t->result_capacity = 2 * t->result_capacity + 1024;
 		t->results = realloc(t->results, t->result_capacity * sizeof *t->results);
 	}
+	t->who[t->event_count] = e->session != SCHED_NONE ? m->session[e->session].key
+		: e->turn != SCHED_NONE ? m->turn[model_turn_by_index(m, e->turn)].key : 0;
 	t->events[t->event_count++] = *e;
 	if (count)
 		memcpy(t->results + t->result_count, results, count * sizeof *results);
@@ -170,7 +173,7 @@ static void send_keyed(struct world *w, const struct event *e, const struct chai
 	if (w->m->failure)
 		return;
 	if (w->trace)
-		trace_add(w->trace, e, keys, results);
+		trace_add(w->trace, w->m, e, keys, results);
 	sched_step(w->s, e, keys, results, &w->out);
 	sched_audit(w->s);
 	model_event(w->m, e, results, &w->out);
@@ -569,5 +572,6 @@ void sim_trace_free(struct sim_trace *trace)
 	free(trace->events);
 	free(trace->results);
 	free(trace->keys);
+	free(trace->who);
 	memset(trace, 0, sizeof *trace);
 }

@@ -27,6 +27,7 @@ struct sim_trace {
 	struct event *events;
 	struct batch_result *results; /* of all BATCH_DONE, one after the other */
 	struct chain_key *keys;       /* of all TURN, likewise */
+	uint64_t *who;                /* of each event: the key of its session, or turn */
 	uint32_t event_count, event_capacity, result_count, result_capacity, key_count, key_capacity;
 };
 

@@ -14,6 +14,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+static int owns(const struct model *m, uint32_t session, const struct batch_result *r)
+{
+	const struct model_session *x = &m->session[session];
+	for (uint32_t u = 0; u < x->unit_count[r->group]; u++)
+		if (x->unit[r->group][u] == r->page)
+			return 1;
+	return 0;
+}
+
 /* The results of a batch that is in flight now: those of the trace as far as they fit. */
 static void answer_fit(const struct model *m, struct event *e, const struct batch_result *given,
 		       struct batch_result *results)
@@ -27,7 +36,9 @@ static void answer_fit(const struct model *m, struct event *e, const struct batc
 		results[i].computed = entry->row_count;
 		results[i].sampled = entry->sample;
 		if (i >= old_count || old[i].turn != entry->turn || old[i].computed > entry->row_count ||
-		    old[i].sampled > entry->sample || old[i].end == END_INTEGRITY)
+		    old[i].sampled > entry->sample)
+			continue;
+		if (old[i].end == END_INTEGRITY && !owns(m, entry->session, &old[i]))
 			continue;
 		if (old[i].end == END_NONE && old[i].computed == entry->row_count && !old[i].sampled)
 			continue;
@@ -37,14 +48,32 @@ static void answer_fit(const struct model *m, struct event *e, const struct batc
 	e->as.batch.result_count = m->entry_count;
 }
 
+/* Without others before them, sessions and turns may have other indices. 0: it is not there. */
+static int names_fit(const struct model *m, struct event *e, uint64_t who)
+{
+	uint32_t at = 0;
+	if (e->session != SCHED_NONE) {
+		while (at < SIM_SESSIONS && (!m->session[at].open || m->session[at].key != who))
+			at++;
+		e->session = at;
+		return at < SIM_SESSIONS;
+	}
+	if (e->turn == SCHED_NONE)
+		return 1;
+	while (at < MODEL_TURNS && (!m->turn[at].live || m->turn[at].key != who))
+		at++;
+	e->turn = at < MODEL_TURNS ? m->turn[at].index : SCHED_NONE;
+	return e->turn != SCHED_NONE;
+}
+
 /* Makes the event fit what is there; 0: it makes no sense. */
-static int event_fit(const struct model *m, struct event *e, const struct batch_result *given,
+static int event_fit(const struct model *m, struct event *e, uint64_t who, const struct batch_result *given,
 		     struct batch_result *results)
 {
 	uint32_t copy = 0;
+	if (!names_fit(m, e, who))
+		return 0;
 	switch (e->kind) {
-	case EVENT_CANCEL:
-	case EVENT_CREDIT: return model_turn_by_index(m, e->turn) != SCHED_NONE;
 	case EVENT_BATCH_DONE:
 		if (!m->batch)
 			return 0;
@@ -55,7 +84,7 @@ static int event_fit(const struct model *m, struct event *e, const struct batch_
 			copy++;
 		return copy < SIM_COPIES && e->as.copy.copy != 0;
 	case EVENT_DURABLE: return e->as.durable.step <= m->step;
-	default: return e->session == SCHED_NONE || (e->session < SIM_SESSIONS && m->session[e->session].open);
+	default: return 1;
 	}
 }
 
@@ -78,7 +107,7 @@ static const char *replay(const struct sim_trace *trace, const unsigned char *le
 		struct event e = trace->events[i];
 		const struct batch_result *given = trace->results + result;
 		result += e.kind == EVENT_BATCH_DONE ? e.as.batch.result_count : 0;
-		if ((left_out && left_out[i]) || !event_fit(&m, &e, given, results))
+		if ((left_out && left_out[i]) || !event_fit(&m, &e, trace->who[i], given, results))
 			continue;
 		/* The history may be another than it was: so are the keys. */
 		if (e.kind == EVENT_TURN && e.as.turn.chain_count) {
@@ -138,6 +167,7 @@ static void trace_keep(struct sim_trace *trace, const unsigned char *left_out)
 		const struct event e = trace->events[i];
 		uint32_t count = e.kind == EVENT_BATCH_DONE ? e.as.batch.result_count : 0;
 		if (!left_out[i]) {
+			trace->who[kept] = trace->who[i];
 			trace->events[kept++] = e;
 			memmove(trace->results + kept_results, trace->results + result, count * sizeof *trace->results);
 			kept_results += count;

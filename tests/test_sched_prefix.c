@@ -14,7 +14,8 @@
 enum { UNITS = 16 };
 
 /* The keys of a text: equal up to unit `same` for all of them, then the text's own. */
-static uint32_t turn_keyed(struct rig *r, uint32_t session, struct rig_turn turn, uint64_t text, uint32_t same)
+static uint32_t turn_keyed(struct rig *r, uint32_t session, struct rig_turn turn, uint64_t text,
+			   uint32_t same)
 {
 	struct chain_key keys[UNITS];
 	struct event e = rig_event(r, EVENT_TURN);
@@ -38,7 +39,8 @@ static uint32_t turn_keyed(struct rig *r, uint32_t session, struct rig_turn turn
 	return SCHED_NONE;
 }
 
-static struct effect whole_keyed(struct rig *r, uint32_t session, uint32_t append, uint64_t text, uint32_t same)
+static struct effect whole_keyed(struct rig *r, uint32_t session, uint32_t append, uint64_t text,
+				 uint32_t same)
 {
 	struct rig_turn turn = {rig_view(r, session).history, append, 1, 1, 0, 0};
 	(void)turn_keyed(r, session, turn, text, same);
@@ -116,7 +118,8 @@ static void of_one_principal(void)
 	struct rig_batch batch = rig_batch(&r);
 	struct page_ref ref;
 	EXPECT_EQ(sched_page_table(r.s, c, 0, 1, 1, &ref), 1);
-	batch.results[0] = (struct batch_result){.turn = batch.entries[0].turn, .end = END_INTEGRITY, .page = ref.page};
+	batch.results[0] = (struct batch_result){.turn = batch.entries[0].turn, .end = END_INTEGRITY,
+						 .page = ref.page};
 	(void)rig_done(&r, &batch);
 	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.end, END_INTEGRITY);
 	EXPECT_EQ(rig_view(&r, c).resident, 16);
