@@ -138,7 +138,8 @@ void prefix_keys_take(struct step *p, uint32_t turn)
 	const struct event *e = p->event;
 	struct turn *t = turn_at(p->s, turn);
 	uint32_t first = e->as.turn.chain_first, end = first + e->as.turn.chain_count;
-	if (e->as.turn.chain_count == 0 || first >= p->s->key_units)
+	/* With windows, who has a page need not have those before it in each group. */
+	if (e->as.turn.chain_count == 0 || first >= p->s->key_units || p->s->windowed)
 		return;
 	if (end > p->s->key_units)
 		end = p->s->key_units;
