@@ -104,7 +104,8 @@ static void limits_fill(struct daemon *d)
 	const uint32_t model = d->model->arch.context;
 	l->session_count = (uint32_t)o->sessions;
 	l->turn_count = (uint32_t)(o->turns + o->queue);
-	l->principal_count = (uint32_t)o->principals;
+	l->principal_count = (uint32_t)o->principals + (o->public_prefix[0] != 0);
+	l->public_principal = o->public_prefix[0] ? l->principal_count : 0;
 	l->page_tokens = (uint32_t)o->page_tokens;
 	l->context_tokens = o->context && o->context < model ? (uint32_t)o->context : model;
 	l->batch_rows = (uint32_t)(o->batch_rows > o->turns ? o->batch_rows : o->turns);
@@ -121,6 +122,7 @@ static void limits_fill(struct daemon *d)
 	l->stream_bytes = o->stream_bytes * l->turn_count;
 	l->lease_us_max = o->lease_max_ms * 1000;
 	l->principal_bytes = o->principal_bytes;
+	l->principal_turns = (uint32_t)o->turns_principal;
 	l->group_count = groups_wanted(d) ? 2 : 1;
 }
 
@@ -454,6 +456,7 @@ static int daemon_open(struct daemon *d)
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
+	TRY(public_open(d));
 	TRY(endpoint_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
@@ -491,6 +494,7 @@ static void daemon_close(struct daemon *d)
 	free(d->entry_sample);
 	free(d->result);
 	free(d->refs);
+	free(d->chain);
 	free(d->undo.token);
 	free(d->page_principal);
 	free(d->sched);

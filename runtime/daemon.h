@@ -275,6 +275,7 @@ struct daemon {
 		int err;
 	} *copied;
 	uint32_t copied_first, copied_count;
+	struct chain_key *chain, chain_root; /* the keys of the turn in hand; what they stand on */
 	struct lower_disk *disk; /* NULL: there is no disk tier */
 	bool disk_refused;      /* there should be one, and its file could not be used */
 	uint32_t *page_principal; /* per page, by pages_number: who had it last, to know what must be cleared */
@@ -427,6 +428,8 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
 int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
 /* Takes the tools that a session is opened with; `tools` has room for them. */
 int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
+/* Renders and tokenises what a session begins with into its history. */
+int session_head(struct daemon *d, struct session *s, const struct wire_args *a);
 /* The scheduler hears of a session whose slot is filled, unless code says what is wrong with it; ends
    the call either way. */
 void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code);
@@ -484,6 +487,16 @@ void lower_take(struct daemon *d, const struct engine_job *job);
 void lower_done(struct daemon *d, uint64_t copy, int err); /* err: an enum err, or 0 */
 void lower_tell(struct daemon *d);
 
+/* chain.c: the keys of full pages. */
+int chains_open(struct daemon *d);
+/* Makes those of the session's history in d->chain; how many, or 0 where nothing is shared. */
+uint32_t chain_make(struct daemon *d, const struct session *s);
+
+/* public.c: what an operator lets all users share. */
+int public_open(struct daemon *d);
+bool public_is(const struct daemon *d, uint32_t principal);
+/* Places in the table of principals: those who come in, and `public` behind them if there is one. */
+uint32_t principals_all(const struct daemon *d);
 enum { LOWER_STAGES = 64 }; /* copies that the disk tier may have with the engine at once */
 /* lower_disk.c: copies to and from the disk tier. Without one all of them do nothing. */
 void lower_disk_copy(struct daemon *d, const struct effect *e);

@@ -140,7 +140,7 @@ void keep_session(struct daemon *d, uint32_t session)
 	struct session_view v;
 	struct store_key key;
 	struct row row;
-	if (!d->store || s->closing || s->sched == SCHED_NONE)
+	if (!d->store || s->closing || s->sched == SCHED_NONE || public_is(d, s->principal))
 		return;
 	memset(&row, 0, sizeof row); /* the holes too */
 	CHECK(sched_session(d->sched, s->sched, &v) == 0);

@@ -179,11 +179,11 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 	}
 	wire_put_text(&w, "principals");
 	uint32_t seen = 0;
-	for (uint32_t i = 0; i < d->options.principals; i++)
+	for (uint32_t i = 0; i < principals_all(d); i++)
 		seen += d->principals[i].name[0] && call_sees(d, call, i);
 	/* A principal sees its own line, an operator those of its tenant. */
 	wire_put_array(&w, seen);
-	for (uint32_t i = 0; i < d->options.principals; i++)
+	for (uint32_t i = 0; i < principals_all(d); i++)
 		if (d->principals[i].name[0] && call_sees(d, call, i))
 			put_principal(d, &w, i);
 	result_end(d, call, &w);

@@ -175,11 +175,11 @@ static void put_work(const struct daemon *d, struct page_text *t, uint32_t call)
 	one(t, "sessions", "gauge", "Sessions of all principals.", sessions);
 	one(t, "connections", "gauge", "Connections that have said HELLO.", peers);
 	head(t, "principal_sessions", "gauge", "Sessions of a principal that the client may see.");
-	for (uint32_t p = 0; p < d->options.principals; p++)
+	for (uint32_t p = 0; p < principals_all(d); p++)
 		if (d->principals[p].name[0] && call_sees(d, call, p))
 			labelled(t, "principal_sessions", "principal", d->principals[p].name, sessions_of(d, p));
 	head(t, "principal_bytes", "gauge", "KV bytes of a principal that the client may see.");
-	for (uint32_t p = 0; p < d->options.principals; p++)
+	for (uint32_t p = 0; p < principals_all(d); p++)
 		if (d->principals[p].name[0] && call_sees(d, call, p))
 			labelled(t, "principal_bytes", "principal", d->principals[p].name,
 				 sched_principal_bytes(d->sched, p));

@@ -36,6 +36,8 @@ struct options {
 	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;
 	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
 	uint64_t lease_max_ms, principal_bytes;
+	uint64_t sessions_principal, turns_principal; /* of one principal; 0: no quota */
+	uint64_t share; /* 1: sessions of a principal share pages of equal tokens */
 	uint64_t detach_ms, detach_max_ms, keep_ms, session_idle_ms, strikes, mute_ms;
 	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;
 	uint64_t audit_map_bytes, audit_commit_ms, history_ttl_ms;
@@ -43,7 +45,7 @@ struct options {
 	char anchor[OPTIONS_PATH_MAX];
 	uint64_t anchor_ms, anchor_entries;
 	uint64_t digest, scrub_bytes, scrub_ms; /* digest: enum digest */
-	char trace[OPTIONS_PATH_MAX];
+	char trace[OPTIONS_PATH_MAX], public_prefix[OPTIONS_PATH_MAX];
 	uint64_t idem_ms;
 	char inject[1024];
 };

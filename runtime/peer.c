@@ -16,7 +16,10 @@ enum { CONGESTED_RETRY_US = 10000, STRIKE_US = 60000000, RATE_BURST_US = 1000000
 int peers_open(struct daemon *d)
 {
 	d->peers = calloc(d->options.peers, sizeof *d->peers);
-	d->principals = calloc(d->options.principals, sizeof *d->principals);
+	/* Behind those who come in: the one whom nobody comes in as. */
+	d->principals = calloc(d->options.principals + 1, sizeof *d->principals);
+	if (d->principals)
+		snprintf(d->principals[d->options.principals].name, NAME_MAX_BYTES, "public");
 	d->owed = calloc(OWED_MAX, sizeof *d->owed);
 	return d->peers && d->principals && d->owed ? 0 : -ERR_MEMORY;
 }

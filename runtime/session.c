@@ -65,9 +65,27 @@ static bool tenant_full(const struct daemon *d, uint32_t principal)
 	return most && count >= most;
 }
 
-uint32_t session_take(struct daemon *d, uint32_t principal)
+static bool principal_full(const struct daemon *d, uint32_t principal)
+{
+	/* Those that an earlier process kept come back in any case: then no door is open yet. */
+	const uint64_t most = d->door_count ? d->options.sessions_principal : 0;
+	uint64_t count = 0;
+	for (uint32_t i = 0; most && i < d->options.sessions; i++)
+		count += d->sessions[i].used && d->sessions[i].principal == principal;
+	return most && count >= most && !public_is(d, principal);
+}
+
+/* The limit that is reached, when there is no session for the principal. */
+static uint64_t session_limit(const struct daemon *d, uint32_t principal)
 {
 	if (tenant_full(d, principal))
+		return d->tenants.tenant[d->principals[principal].tenant].sessions;
+	return principal_full(d, principal) ? d->options.sessions_principal : d->options.sessions;
+}
+
+uint32_t session_take(struct daemon *d, uint32_t principal)
+{
+	if (tenant_full(d, principal) || principal_full(d, principal))
 		return NONE;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
@@ -114,7 +132,7 @@ uint64_t sessions_reap(struct daemon *d)
 	d->reaped_us = d->now_us;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		if (!s->used || s->closing)
+		if (!s->used || s->closing || public_is(d, s->principal))
 			continue;
 		if (s->call != NONE)
 			s->touched_us = d->now_us; /* a turn that runs is no pause */
@@ -290,7 +308,7 @@ int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *to
 }
 
 /* Renders and tokenises the head of a session into its history. */
-static int head_make(struct daemon *d, struct session *s, const struct wire_args *a)
+int session_head(struct daemon *d, struct session *s, const struct wire_args *a)
 {
 	struct tool tools[WIRE_TOOLS_MAX];
 	const struct message system = {.role = ROLE_SYSTEM, .content = {a->system.at, a->system.length}};
@@ -368,14 +386,15 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const uint32_t slot = session_take(d, c->principal);
 	if (slot == NONE) {
+		const uint64_t limit = session_limit(d, c->principal);
 		const struct wire_err err = {.code = ERR_OVERLOADED, .retry = "later", .after_ms = 1000,
-					     .used = d->options.sessions, .asked = 1, .limit = d->options.sessions};
+					     .used = limit, .asked = 1, .limit = limit};
 		call_fail_numbers(d, call, &err);
 		return;
 	}
 	struct session *s = &d->sessions[slot];
 	s->raw = raw;
-	session_begin(d, call, m, slot, head_make(d, s, a));
+	session_begin(d, call, m, slot, session_head(d, s, a));
 }
 
 void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code)

@@ -131,6 +131,8 @@ static uint32_t flags_make(struct arguments *a, struct simulate_options *o, stru
 		{"wait-s", FLAG_U32, &o->wait_s, 0, 1 << 20, NULL, "after so long nobody passes a turn [600]"},
 		{"max-tokens", FLAG_U32, &o->output_max, 0, 1 << 20, NULL,
 		 "asked for by each turn; 0: what its answer has [4096]"},
+		{"no-share", FLAG_SWITCH, &o->apart, 0, 0, NULL,
+		 "no pages are shared, though the trace's ids name them"},
 		{"help", FLAG_SWITCH, &a->help, 0, 0, NULL, "this list"},
 	};
 	_Static_assert(sizeof table / sizeof table[0] <= SIMULATE_FLAGS, "room for all flags");

@@ -38,6 +38,7 @@ struct simulate_options {
 	double hours;         /* simulated at most; 0: to the end */
 	enum simulate_loop loop;
 	uint64_t seed;
+	bool apart;           /* sessions share no pages, though the trace's ids would name them */
 	bool stop_on_recompute; /* for the search: the first recomputed token ends the run */
 	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
 	void *progress_arg;
@@ -55,6 +56,7 @@ struct simulate_ttft {
 struct simulate_report {
 	uint64_t turns, turns_answered, turns_refused, turns_waited, sessions, sessions_done;
 	uint64_t waited[WAIT_COUNT]; /* turns that waited, by the first reason told */
+	uint64_t tokens_shared; /* of those resident or reloaded: found in other sessions */
 	uint64_t tokens_new, tokens_resident, tokens_reloaded, tokens_recomputed, tokens_sampled;
 	uint64_t forced_recomputes, steps, hash, span_us;
 	struct simulate_ttft ttft[KIND_COUNT], ttft_all;

@@ -230,6 +230,7 @@ void count_finish(struct world *w)
 		return;
 	}
 	r->span_us = w->now_us;
+	r->tokens_shared = sched_counts(w->sched).tokens_shared;
 	qsort(w->ttft, w->ttft_count, sizeof *w->ttft, by_value);
 	for (uint32_t kind = 0; kind <= KIND_COUNT; kind++) {
 		uint32_t count = 0;

@@ -40,6 +40,7 @@ struct world {
 	struct sched *sched;
 	struct effects effects;
 	uint64_t now_us, end_us;
+	struct chain_key *keys; /* of the turn in hand */
 	struct client *clients;
 	uint32_t *order;      /* heap of clients with a turn to send, by due_us, then by index */
 	uint32_t order_count;

@@ -83,8 +83,9 @@ void simulate_print_json(const struct simulate_options *o, const char *policy,
 	printf("},\"wait_ms_max\":%.3f", (double)r->wait_max_us / 1000);
 	printf(",\"sessions\":%" PRIu64 ",\"sessions_done\":%" PRIu64, r->sessions, r->sessions_done);
 	printf(",\"tokens_new\":%" PRIu64 ",\"tokens_resident\":%" PRIu64 ",\"tokens_recomputed\":%" PRIu64
-	       ",\"tokens_reloaded\":%" PRIu64 ",\"tokens_sampled\":%" PRIu64, r->tokens_new,
-	       r->tokens_resident, r->tokens_recomputed, r->tokens_reloaded, r->tokens_sampled);
+	       ",\"tokens_reloaded\":%" PRIu64 ",\"tokens_sampled\":%" PRIu64
+	       ",\"tokens_shared\":%" PRIu64, r->tokens_new, r->tokens_resident, r->tokens_recomputed,
+	       r->tokens_reloaded, r->tokens_sampled, r->tokens_shared);
 	printf(",\"ttft_ms_p50\":%.3f,\"ttft_ms_p99\":%.3f,\"ttft_ms\":{",
 	       (double)r->ttft_all.p50_us / 1000, (double)r->ttft_all.p99_us / 1000);
 	for (uint32_t kind = 0; kind < KIND_COUNT; kind++)
@@ -140,6 +141,8 @@ static void table_tokens(const struct simulate_report *r)
 	for (uint32_t i = 0; i < 3; i++)
 		printf("  %-12s %16" PRIu64 "  %5.1f %% of what could be kept\n", rows[i].name,
 		       rows[i].tokens, reusable > 0 ? 100 * (double)rows[i].tokens / reusable : 0);
+	if (r->tokens_shared)
+		printf("  %-12s %16" PRIu64 "  of these, found in other sessions\n", "shared", r->tokens_shared);
 	printf("  %-12s %16" PRIu64 "\n", "sampled", r->tokens_sampled);
 }
 

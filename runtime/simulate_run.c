@@ -158,6 +158,21 @@ static void client_answered(struct world *w, uint32_t client, const struct effec
 		order_push(w, client);
 }
 
+/* The keys of the prompt's full pages, where the trace names its blocks: an id stands for all before it. */
+static uint32_t keys_fill(struct world *w, const struct trace_turn *turn)
+{
+	const uint32_t span = w->limits.page_tokens;
+	uint32_t count = turn->prompt / span;
+	for (uint32_t unit = 0; unit < count; unit++) {
+		const uint32_t block = unit * span / TRACE_BLOCK;
+		if (block >= turn->id_count)
+			count = unit;
+		else
+			w->keys[unit] = (struct chain_key){w->trace->ids[turn->id_first + block], unit};
+	}
+	return w->options->apart ? 0 : count;
+}
+
 /* Sends the next turn of a client, and opens its session before the first. */
 static void client_send(struct world *w, uint32_t client)
 {
@@ -183,6 +198,7 @@ static void client_send(struct world *w, uint32_t client)
 	e.as.turn.append = turn->prompt - keep;
 	e.as.turn.output_max = output;
 	e.as.turn.credit = output;
+	e.as.turn.chain_count = keys_fill(w, turn);
 	c->sent_us = w->now_us;
 	c->sampled = c->high = 0;
 	c->waited = c->admitted = false;
@@ -260,7 +276,7 @@ static void step(struct world *w, struct event *event)
 	uint32_t answered[ANSWERED_MAX], answered_count = 0;
 	CHECK(w->limits.batch_turns < ANSWERED_MAX);
 	event->now_us = w->now_us;
-	sched_step(w->sched, event, NULL, w->results, &w->effects);
+	sched_step(w->sched, event, w->keys, w->results, &w->effects);
 	w->report->steps++;
 	effects_take(w, answered, &answered_count);
 	count_step(w);
@@ -388,7 +404,8 @@ static int world_open(struct world *w)
 	w->effects.entries = malloc(w->effects.entry_capacity * sizeof *w->effects.entries);
 	if (block)
 		w->sched = sched_init(block, l);
-	if (!block || !w->clients || !w->order || !w->turn_client || !w->session_client ||
+	w->keys = malloc((l->context_tokens / l->page_tokens + 1) * sizeof *w->keys);
+	if (!block || !w->keys || !w->clients || !w->order || !w->turn_client || !w->session_client ||
 	    !w->effects.list || !w->effects.entries)
 		return -ERR_MEMORY;
 	for (uint32_t i = 0; i < l->session_count; i++)
@@ -434,6 +451,7 @@ int simulate_run(const struct simulate_options *options, const struct trace *tra
 	machine_close(&w);
 	free(w.sched);
 	free(w.clients);
+	free(w.keys);
 	free(w.order);
 	free(w.turn_client);
 	free(w.session_client);

@@ -33,6 +33,7 @@ int step_open(struct daemon *d)
 		return -ERR_MEMORY;
 	memset(d->page_principal, 0xff, pages * sizeof *d->page_principal);
 	TRY(digests_open(d));
+	TRY(chains_open(d));
 	TRY(lower_open(d));
 	d->sched = sched_init(block, l);
 	d->job = engine_job(d->engine);
@@ -279,7 +280,7 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	static bool inside;
 	CHECK(!inside);
 	inside = true;
-	sched_step(d->sched, event, NULL, results, &d->effects);
+	sched_step(d->sched, event, event->kind == EVENT_TURN ? d->chain : NULL, results, &d->effects);
 	(void)fault_pass(FAULT_STEP);
 	for (uint32_t i = 0; i < d->effects.count; i++)
 		effect_do(d, &d->effects.list[i]);

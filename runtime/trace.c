@@ -54,6 +54,15 @@ int trace_add_session(struct trace_reader *r, int64_t start_ms, uint32_t *index)
 	return 0;
 }
 
+int trace_add_id(struct trace_reader *r, uint64_t id)
+{
+	void *array = r->ids;
+	TRY(array_grow(&array, r->id_count, &r->id_room, sizeof *r->ids));
+	r->ids = array;
+	r->ids[r->id_count++] = id;
+	return 0;
+}
+
 int trace_add_turn(struct trace_reader *r, uint32_t session, int64_t at_ms, int64_t answered_ms,
 		   const struct trace_turn *turn)
 {
@@ -282,6 +291,7 @@ int trace_open(const char *path, enum trace_format format,
 		err = trace_read(&r, file, (uint64_t)st.st_size, progress, arg);
 	if (err == 0)
 		err = trace_gather(&r, out);
+	out->ids = r.ids;
 	if (err != 0)
 		trace_close(out);
 	if (err != 0 && !reason[0])
@@ -299,6 +309,7 @@ void trace_close(struct trace *trace)
 {
 	free(trace->sessions);
 	free(trace->turns);
+	free(trace->ids);
 	*trace = (struct trace){0};
 }
 

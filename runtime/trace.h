@@ -35,6 +35,8 @@ enum {
 /* Why the answer ended, and so what the session waits for. */
 enum trace_stop { TRACE_TOOL, TRACE_END, TRACE_OTHER };
 
+enum { TRACE_BLOCK = 512 };
+
 struct trace_turn {
 	int64_t at_ms;    /* arrival since the session's first */
 	int64_t pause_ms; /* from the answer to the next arrival; of the last turn 0 */
@@ -42,6 +44,7 @@ struct trace_turn {
 	uint32_t keep;    /* of those the ones that the history before has as a prefix */
 	uint32_t completion;
 	uint32_t stop;    /* enum trace_stop */
+	uint32_t id_first, id_count; /* of the trace's ids: of the prompt's blocks, where it has such */
 };
 
 struct trace_session {
@@ -52,6 +55,7 @@ struct trace_session {
 struct trace {
 	struct trace_session *sessions;
 	struct trace_turn *turns; /* those of one session stand together, in order */
+	uint64_t *ids; /* each names TRACE_BLOCK tokens and all before them in their prompt */
 	uint32_t session_count, turn_count;
 	int has_starts; /* 1: start_ms is the trace's own */
 };

@@ -9,7 +9,6 @@
 
 #include "sched/check.h"
 
-enum { MOONCAKE_BLOCK = 512 };
 
 /* A field of a turn in a list, for a refusal: "turns[3].prompt". */
 struct field {
@@ -219,11 +218,12 @@ static int mooncake_session(struct trace_reader *r, struct json ids, uint32_t *s
 	*session = UINT32_MAX;
 	for (struct json_walk walk = json_walk(ids); json_next(&walk, NULL, &value); at++) {
 		TRY(count_read(r, value, "hash_ids", INT64_MAX, &id));
+		TRY(trace_add_id(r, (uint64_t)id));
 		const uint32_t found = trace_find(&r->table, (uint64_t)id);
 		if (found != UINT32_MAX && r->sessions[found].id_count == at + 1 &&
 		    r->sessions[found].tail == (uint64_t)id) {
 			*session = found;
-			*keep = (at + 1) * MOONCAKE_BLOCK;
+			*keep = (at + 1) * TRACE_BLOCK;
 		}
 		/* The last block is rarely full, and then has another id in the next prompt. */
 		if (before >= 0)
@@ -251,10 +251,12 @@ static int mooncake_line(struct trace_reader *r, struct json line)
 	if (at_ms < r->last_ms)
 		return trace_refuse(r, "timestamp", "time runs backwards");
 	r->last_ms = at_ms;
+	turn.id_first = r->id_count;
 	TRY(mooncake_session(r, ids, &session, &full, &last_full, &keep));
 	if (session == UINT32_MAX)
 		TRY(trace_add_session(r, at_ms, &session));
 	turn.keep = keep;
+	turn.id_count = r->id_count - turn.id_first;
 	TRY(trace_add_turn(r, session, at_ms, -1, &turn));
 	/* A first block alone is a system prompt that many share; it names no session. */
 	r->sessions[session].id_count = full > 1 ? full : 0;

@@ -37,7 +37,8 @@ struct trace_reader {
 	char *reason;
 	struct trace_met *met;
 	struct trace_open_session *sessions;
-	uint32_t met_count, met_room, session_count, session_room;
+	uint64_t *ids;
+	uint32_t met_count, met_room, session_count, session_room, id_count, id_room;
 	int64_t last_ms; /* mooncake: of the line before */
 	struct trace_table table;
 };
@@ -49,6 +50,7 @@ __attribute__((format(printf, 3, 4))) int trace_refuse(struct trace_reader *r, c
 int trace_add_session(struct trace_reader *r, int64_t start_ms, uint32_t *index);
 int trace_add_turn(struct trace_reader *r, uint32_t session, int64_t at_ms, int64_t answered_ms,
 		   const struct trace_turn *turn);
+int trace_add_id(struct trace_reader *r, uint64_t id);
 /* UINT32_MAX if the key is not there. */
 uint32_t trace_find(const struct trace_table *table, uint64_t key);
 int trace_put(struct trace_table *table, uint64_t key, uint32_t value);

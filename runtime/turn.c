@@ -208,7 +208,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
 		.turn_key = (uint64_t)c->generation << 32 | call,
 		.as.turn = {.keep = kept, .append = s->history - kept, .output_max = output_max,
-			    .credit = c->credit, .deadline_us = c->deadline_us}};
+			    .chain_count = chain_make(d, s), .credit = c->credit, .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
 	d->undo.call = NONE;
 	if (c->state != CALL_RUNNING)
@@ -236,7 +236,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
 		.turn_key = (uint64_t)c->generation << 32 | call,
 		.as.turn = {.keep = view.history, .append = s->history - view.history,
-			    .output_max = c->output_max, .credit = c->credit,
+			    .output_max = c->output_max, .credit = c->credit, .chain_count = chain_make(d, s),
 			    .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
 }

@@ -11,6 +11,7 @@ struct answer {
 	enum wait_why why;
 	uint32_t blocker;
 	uint64_t short_bytes;
+	struct share share; /* with this prefix of another session; units 0: with none */
 };
 
 /* Units of the session that count as yielded now and would not once it runs. */
@@ -24,12 +25,62 @@ static uint32_t units_taken_back(const struct sched *s, uint32_t session)
 	return units;
 }
 
+/* The principal has as many turns running as it may. */
+static int at_quota(const struct sched *s, uint32_t principal)
+{
+	uint32_t most = s->limits.principal_turns, running = principal_at(s, principal)->running;
+	CHECK(most == 0 || running <= most);
+	return most > 0 && running == most;
+}
+
+/* What the turn needs beside what its session has, or beside the prefix that it takes in its place. */
+static struct need need_of(const struct sched *s, uint32_t turn, uint32_t units, const struct share *share)
+{
+	/* What it would take back itself is a walk, and left to the caller. */
+	const struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	struct need need = {0, 0, 0, SCHED_NONE, 0};
+	uint32_t have = share->units - share->missing;
+	if (share->units) {
+		need.taken = share->yielded;
+		need.loser = share->loser;
+		need.loss = share->loss;
+	} else {
+		have = x->units - load_missing(s, t->session);
+	}
+	need.claim = units - have;
+	need.now = claim_quantum(s, t->prompt, have, units - have);
+	return need;
+}
+
+/* A prefix that another turn is computing is there sooner than if this one began with it, too: the other
+   is ahead. It may be held up, so this one waits for twice the time that it would take itself at most. */
+static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, const struct share *share)
+{
+	const struct turn *t = turn_at(s, turn);
+	const struct session *x = session_at(s, t->session);
+	if (t->prefix_until_us && s->now_us >= t->prefix_until_us)
+		return SCHED_NONE;
+	return prefix_coming(s, turn, share->units ? share->units : x->resident / s->limits.page_tokens);
+}
+
+static uint64_t prefix_until(const struct sched *s, uint32_t turn)
+{
+	const struct turn *t = turn_at(s, turn);
+	uint64_t rate = s->prefill_ns_token, rows = t->prompt - session_at(s, t->session)->resident;
+	if (rate == 0 || rate > UINT64_MAX / 4 / rows)
+		return UINT64_MAX;
+	uint64_t us = 2 * rate * rows / 1000;
+	return us < UINT64_MAX - s->now_us ? s->now_us + us : UINT64_MAX;
+}
+
 /* Asks whether the turn could run now with its promise in full; changes nothing. */
 static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t units)
 {
 	const struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
-	struct answer answer = {0, 0, WAIT_PAGES, SCHED_NONE, 0};
+	struct answer answer = {0, 0, WAIT_PAGES, SCHED_NONE, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
+	const struct share none = answer.share;
 	if (x->turn != turn) {
 		/* It supersedes a turn of the batch in flight, and is not the session's yet. */
 		answer.why = WAIT_BATCH;
@@ -42,13 +93,33 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 		answer.blocker = turn_at(s, s->running.first)->session;
 		return answer;
 	}
+	if (at_quota(s, x->principal)) {
+		answer.why = WAIT_TURNS;
+		answer.passed = 1;
+		return answer;
+	}
 	CHECK(units >= x->units);
-	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
-	uint32_t now = claim_quantum(s, t->prompt, have, claim);
+	if (t->key_end > t->key_first)
+		answer.share = prefix_find(s, turn);
+	uint32_t coming = prefix_blocker(s, turn, &answer.share);
+	if (coming != SCHED_NONE) {
+		answer.why = WAIT_PREFIX;
+		answer.passed = 1;
+		answer.blocker = coming;
+		return answer;
+	}
+	struct need need = need_of(s, turn, units, &answer.share);
+	uint64_t missing = claim_missing(s, &need);
 	int never;
-	uint64_t missing = claim_missing(s, claim, now, 0);
-	if (missing == 0) /* a walk, so only if it can matter */
-		missing = claim_missing(s, claim, now, units_taken_back(s, t->session));
+	if (missing > 0 && answer.share.units) {
+		answer.share = none;
+		need = need_of(s, turn, units, &none);
+		missing = claim_missing(s, &need);
+	}
+	if (missing == 0 && answer.share.units == 0) { /* a walk, so only if it can matter */
+		need.taken = units_taken_back(s, t->session);
+		missing = claim_missing(s, &need);
+	}
 	answer.short_bytes = missing * s->unit_bytes + window_short(s, t->session, units, &never);
 	if (answer.short_bytes == 0) {
 		answer.admitted = 1;
@@ -70,16 +141,15 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
    has time to spare may as well compute again. */
 static void admit_gate(struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
 {
-	const struct turn *t = turn_at(s, turn);
-	const struct session *x = session_at(s, t->session);
 	if (!answer->admitted || s->limits.policy != POLICY_COST)
 		return;
 	if (!order_loaded(s))
 		return;
-	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
-	uint32_t now = claim_quantum(s, t->prompt, have, claim);
-	uint64_t taken = units_taken_back(s, t->session) + retain_expected_units(s);
-	answer->short_bytes = claim_missing(s, claim, now, taken) * s->unit_bytes;
+	struct need need = need_of(s, turn, units, &answer->share);
+	if (answer->share.units == 0)
+		need.taken = units_taken_back(s, turn_at(s, turn)->session);
+	need.taken += retain_expected_units(s);
+	answer->short_bytes = claim_missing(s, &need) * s->unit_bytes;
 	answer->admitted = answer->short_bytes == 0;
 	answer->passed = 0;
 	s->gated = s->gated || !answer->admitted;
@@ -148,10 +218,15 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 	struct answer answer = admit_ask(s, turn, units);
 	if (gated)
 		admit_gate(s, turn, units, &answer);
+	if (answer.why == WAIT_PREFIX && t->prefix_until_us == 0)
+		t->prefix_until_us = prefix_until(s, turn);
+	t->prefix_units = answer.share.units;
 	t->asked = s->step;
 	t->answer_why = answer.why;
 	t->blocker = answer.blocker;
 	t->short_bytes = answer.short_bytes;
+	if (answer.admitted && answer.share.units)
+		prefix_take(p, turn, &answer.share);
 	if (answer.admitted)
 		turn_run(p, turn, units);
 	return answer.admitted ? ADMIT_RUNS : answer.passed ? ADMIT_PASSED : ADMIT_WAITS;
@@ -181,7 +256,10 @@ static uint32_t candidate(const struct sched *s, int warm)
 	uint64_t work = 0;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
-		uint64_t its = principal_at(s, session_at(s, t->session)->principal)->work;
+		uint32_t principal = session_at(s, t->session)->principal;
+		uint64_t its = principal_at(s, principal)->work;
+		if (at_quota(s, principal))
+			continue;
 		if (t->asked == s->step || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
 			continue;
 		found = turn;
@@ -190,22 +268,32 @@ static uint32_t candidate(const struct sched *s, int warm)
 	return found;
 }
 
+/* The turn was asked, and waits for pages that another one computes: that is no want of room. */
+static int prefix_awaited(const struct sched *s, uint32_t turn)
+{
+	return turn_at(s, turn)->answer_why == WAIT_PREFIX;
+}
+
 /* Before their time: turns whose context is there first, and of the others as many as do not harm
    them. A turn that does not fit is passed by others of its kind; a few, so that no step is long. */
 static void admit_early(struct step *p)
 {
-	enum { FAILURES_MAX = 8 };
+	enum { FAILURES_MAX = 8, COMING_MAX = 32 };
 	struct sched *s = p->s;
-	uint32_t turn, failures = 0;
-	while (failures < FAILURES_MAX && (turn = candidate(s, 1)) != SCHED_NONE)
-		failures += admit_try(p, turn, 0) != ADMIT_RUNS;
+	uint32_t turn, failures = 0, coming = 0;
+	while (failures < FAILURES_MAX && coming < COMING_MAX && (turn = candidate(s, 1)) != SCHED_NONE) {
+		int fails = admit_try(p, turn, 0) != ADMIT_RUNS, waits = fails && prefix_awaited(s, turn);
+		coming += (uint32_t)waits;
+		failures += (uint32_t)(fails && !waits);
+	}
 	if (failures)
 		return;
-	while (failures < FAILURES_MAX && (turn = candidate(s, 0)) != SCHED_NONE) {
-		int outcome = admit_try(p, turn, 1);
+	while (failures < FAILURES_MAX && coming < COMING_MAX && (turn = candidate(s, 0)) != SCHED_NONE) {
+		int outcome = admit_try(p, turn, 1), waits = outcome != ADMIT_RUNS && prefix_awaited(s, turn);
 		if (outcome == ADMIT_WAITS)
 			return;
-		failures += outcome != ADMIT_RUNS;
+		coming += (uint32_t)waits;
+		failures += (uint32_t)(outcome != ADMIT_RUNS && !waits);
 	}
 }
 
@@ -221,7 +309,7 @@ void admit_waiting(struct step *p)
 		admit_early(p);
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
-		struct answer answer = {0, 0, WAIT_TURNS, before, 0};
+		struct answer answer = {0, 0, WAIT_TURNS, before, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
 		if (t->asked == s->step) {
 			answer.why = (enum wait_why)t->answer_why;
 			answer.blocker = t->blocker;

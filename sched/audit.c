@@ -50,7 +50,6 @@ static void moving_check(const struct sched *s, uint32_t group, uint32_t index, 
 {
 	const struct page *page = page_at(s, group, index), *other = page_at(s, group, page->partner);
 	CHECK(other->partner == index);
-	CHECK(other->copy == page->copy);
 	CHECK(other->place != page->place);
 	CHECK(other->moving || other->state == PAGE_MOVING);
 	sum->moving++;
@@ -135,7 +134,8 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 			const struct page *page = page_at(s, g, cursor_page(s, &at, g));
 			CHECK(page->state == PAGE_OWNED);
 			CHECK(page->unit == at.unit);
-			CHECK(page->principal == x->principal);
+			if (page->principal + 1 != s->limits.public_principal)
+				CHECK(page->principal == x->principal); /* I2 */
 			/* An owner may have gone on, and trimmed its share of a page with a window. */
 			CHECK(window_of(s, g) || page->owners <= owners_before);
 			if (!window_of(s, g) || at.unit >= x->units - x->sole)
@@ -263,6 +263,7 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(t->admitted_us >= admitted);
 		CHECK(t->sampled < t->output_max);
 		CHECK(x->history == t->prompt + t->sampled);
+		CHECK(principal_at(s, x->principal)->running > 0);
 		uint64_t there = (uint64_t)t->origin_resident + t->origin_reloaded;
 		CHECK(there + t->origin_recomputed + t->origin_fresh == t->prompt);
 		/* What it holds and what it claims is what it was admitted with. */
@@ -391,4 +392,5 @@ void sched_audit(const struct sched *s)
 	ledger_check(s, &sum);
 	CHECK(sum.moving == 2 * (uint64_t)s->copies);
 	CHECK(timer_ordered(s));
+	prefix_audit(s);
 }

@@ -221,25 +221,35 @@ static uint32_t bad_page(const struct sched *s, const struct batch_result *r)
 	return *slot_page(s, r->group, PLACE_DEVICE, r->page);
 }
 
-/* Where a page did not match: everyone who owns it loses it and all that was built on it. */
+static void owner_cut(struct step *p, uint32_t session, uint32_t unit)
+{
+	struct sched *s = p->s;
+	struct session *x = session_at(s, session);
+	uint32_t before = x->resident;
+	session_units_cut(p, session, unit, LOST_QUARANTINE);
+	if (x->state == SESSION_RUNNING) {
+		turn_at(s, x->turn)->end = END_INTEGRITY;
+		turn_at(s, x->turn)->err = ERR_INTEGRITY;
+	} else {
+		effect_lost(p, session, before, LOST_QUARANTINE, PLACE_TOKENS);
+		retain_settle(s, session, 0);
+	}
+}
+
+/* Where a page did not match: everyone who owns it loses it and all that was built on it. The owners
+   are of one principal, or anybody if it is public. */
 static void integrity_cut(struct step *p, uint32_t session, uint32_t group, uint32_t page)
 {
 	struct sched *s = p->s;
 	uint32_t unit = page_at(s, group, page)->unit, member = session;
+	int all = page_at(s, group, page)->principal + 1 == s->limits.public_principal;
+	for (uint32_t i = 0; all && i < s->limits.session_count; i++)
+		if (session_at(s, i)->state != SESSION_FREE && session_owns(s, i, group, page))
+			owner_cut(p, i, unit);
 	do {
-		struct session *x = session_at(s, member);
-		if (session_owns(s, member, group, page)) {
-			uint32_t before = x->resident;
-			session_units_cut(p, member, unit, LOST_QUARANTINE);
-			if (x->state == SESSION_RUNNING) {
-				turn_at(s, x->turn)->end = END_INTEGRITY;
-				turn_at(s, x->turn)->err = ERR_INTEGRITY;
-			} else {
-				effect_lost(p, member, before, LOST_QUARANTINE, PLACE_TOKENS);
-				retain_settle(s, member, 0);
-			}
-		}
-		member = x->family.next;
+		if (!all && session_owns(s, member, group, page))
+			owner_cut(p, member, unit);
+		member = session_at(s, member)->family.next;
 	} while (member != session);
 }
 
@@ -250,6 +260,7 @@ static void result_take(struct step *p, const struct flight *f, const struct bat
 	struct session *x = session_at(s, t->session);
 	CHECK(x->resident == f->position);
 	x->resident += r->computed;
+	prefix_enter(s, f->turn, f->position / s->limits.page_tokens, x->resident / s->limits.page_tokens);
 	order_work(s, x->principal, r->computed);
 	if (x->known < x->resident)
 		x->known = x->resident;

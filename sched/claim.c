@@ -79,11 +79,19 @@ uint64_t claim_slack_after(const struct sched *s, uint32_t turn)
 	return (uint64_t)least;
 }
 
-/* Could a turn with this claim run, of which `now` is promised at once, and of whose session's units
-   `taken` count as yielded now? If not, returns how many units are short. */
-uint64_t claim_missing(const struct sched *s, uint64_t claim, uint64_t now, uint64_t taken)
+/* Could a turn with this need run? If not, returns how many units are short. What an older turn would
+   give back less is missing to those between it and the new one, and in the end. */
+uint64_t claim_missing(const struct sched *s, const struct need *need)
 {
 	int64_t least = slack_least(s, s->running.first, SCHED_NONE), in_the_end = (int64_t)claim_cover(s);
+	uint64_t claim = need->claim, now = need->now, taken = need->taken;
+	if (need->loss > 0) {
+		uint32_t after = turn_at(s, need->loser)->link.next;
+		int64_t late = after == SCHED_NONE ? INT64_MAX : slack_least(s, after, SCHED_NONE);
+		late = late == INT64_MAX ? late : late - need->loss;
+		least = late < least ? late : least;
+		in_the_end -= need->loss;
+	}
 	for (uint32_t at = s->running.first; at != SCHED_NONE; at = turn_at(s, at)->link.next)
 		in_the_end += claim_return(s, turn_at(s, at));
 	int64_t missing = (int64_t)(claim + taken) - in_the_end;

@@ -23,7 +23,7 @@ int unit_moves(const struct sched *s, const struct cursor *at)
 	return moves;
 }
 
-static int unit_lost(const struct sched *s, const struct cursor *at)
+int unit_lost(const struct sched *s, const struct cursor *at)
 {
 	int lost = 0;
 	for (uint32_t g = 0; g < s->limits.group_count; g++)

@@ -184,7 +184,9 @@ int order_warm(const struct sched *s, uint32_t turn)
 {
 	const struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
-	return x->resident >= t->prompt - x->resident;
+	uint32_t there = t->prefix_units * s->limits.page_tokens;
+	there = x->resident > there ? x->resident : there;
+	return there >= t->prompt - there;
 }
 
 static uint64_t turn_due_us(const struct sched *s, const struct turn *t)
@@ -201,13 +203,17 @@ int order_due(const struct sched *s, uint32_t turn)
 	return s->limits.wait_us_max == 0 || turn_due_us(s, turn_at(s, turn)) <= s->now_us;
 }
 
-/* When the first in the queue will be due, if it is not; or when the load is next looked at, if a turn
+/* When the first of those in the queue that are not due will be; or when the load is next looked at, if a turn
    waits for that and no batch will bring a step. */
 uint64_t order_due_us(const struct sched *s)
 {
 	if (s->queue.count == 0 || s->limits.wait_us_max == 0 || s->draining)
 		return UINT64_MAX;
-	uint64_t due = turn_due_us(s, turn_at(s, s->queue.first));
+	/* One that is due and does not fit beside the grants of others stands before others that do. */
+	uint64_t due = UINT64_MAX;
+	for (uint32_t at = s->queue.first; at != SCHED_NONE && due == UINT64_MAX; at = turn_at(s, at)->link.next)
+		if (turn_due_us(s, turn_at(s, at)) > s->now_us)
+			due = turn_due_us(s, turn_at(s, at));
 	if (s->gated && s->batch == 0 && s->load_from_us + LOAD_WINDOW_US < due)
 		due = s->load_from_us + LOAD_WINDOW_US;
 	return due > s->now_us ? due : UINT64_MAX;

@@ -269,7 +269,6 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 			CHECK(page->state == PAGE_FREE);
 			CHECK(page->owners == 0);
 			page->tag = s->tag_next++;
-			page->next = SCHED_NONE;
 			page->unit = at.unit;
 			page->owners = 1;
 			page->yielding = 0;
@@ -292,33 +291,37 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 {
 	struct sched *s = p->s;
 	struct session *x = session_at(s, to);
-	CHECK(x->units == 0);
-	CHECK(x->floor == 0); /* a grant, if any, is made afterwards */
-	CHECK(x->principal == session_at(s, from)->principal);
-	CHECK(units <= s->share_max - s->share_extra);
+	uint32_t first = x->units;
+	CHECK(x->sole == 0); /* so owners of a unit stay among those of the unit before it */
+	CHECK(units - first <= s->share_max - s->share_extra);
 	table_grow(s, x, units);
 	x->edge = x->units;
-	s->share_extra += units;
+	s->share_extra += units - first;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		struct cursor source = cursor_at(s, from, 0), at = cursor_at(s, to, 0);
-		x->low[g] = units ? session_at(s, from)->low[g] : 0;
-		for (uint32_t i = 0; i < units; i++, cursor_next(s, &source), cursor_next(s, &at)) {
+		struct cursor source = cursor_at(s, from, first), at = cursor_at(s, to, first);
+		if (first == 0)
+			x->low[g] = units ? session_at(s, from)->low[g] : 0;
+		for (uint32_t i = first; i < units; i++, cursor_next(s, &source), cursor_next(s, &at)) {
 			uint32_t index = cursor_page(s, &source, g);
 			*cursor_entry(s, &at, g) = index;
 			if (index == SCHED_NONE)
 				continue;
 			struct page *page = page_at(s, g, index);
 			CHECK(page->state == PAGE_OWNED);
+			if (page->principal + 1 != s->limits.public_principal)
+				CHECK(page->principal == x->principal); /* I2 */
 			enum column before = column_of(s, page);
 			if (page->owners == 1) {
 				sole_count(s, g, page, -1);
 				if (g == 0)
 					session_at(s, page->owner_xor)->sole--;
 			}
-			/* Whether it is yielded as a whole does not change: the new owner yields it. */
+			uint32_t yielded = (uint32_t)page_yields(page);
 			page->owners++;
-			page->yielding++;
+			page->yielding += i >= x->floor;
 			page->owner_xor ^= to;
+			if (g == 0)
+				s->yielding_units -= yielded - (uint32_t)page_yields(page);
 			ledger_move(s, account_of[page->place], before, column_of(s, page),
 				    s->limits.group[g].page_bytes);
 			struct run run = {EFFECT_SHARE, to, g, index, i, 0, page->tag};
@@ -389,6 +392,8 @@ static void page_leave(struct step *p, const struct run *run)
 			s->share_extra--;
 	}
 	if (page->owners == 0) {
+		if (lead)
+			prefix_remove(s, run->page);
 		page_release(p, run, before);
 		return;
 	}
@@ -443,11 +448,10 @@ static void page_move(struct step *p, uint32_t session, uint32_t group, uint32_t
 	page->moving = 1;
 	page->tag = s->tag_next++;
 	page->partner = other;
-	page->copy = target->copy = (uint32_t)s->copy_next;
 	target->state = PAGE_MOVING;
 	target->partner = index;
+	target->copy = (uint32_t)s->copy_next;
 	target->doom_step = s->step;
-	target->next = SCHED_NONE;
 	s->page_leaving[group] += target->place == PLACE_DEVICE;
 	s->copies++;
 	device_bytes(s, page, group, 1);
@@ -521,7 +525,7 @@ void on_copy_done(struct step *p)
 	uint32_t index = source->partner;
 	struct page *page = page_at(s, group, index);
 	CHECK(source->copy == (uint32_t)(copy >> 28));
-	CHECK(page->copy == source->copy);
+	CHECK(page->partner == other);
 	s->copies--;
 	page_arrived_free(s, group, other);
 	if (page->state == PAGE_MOVING) {
@@ -553,6 +557,7 @@ void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost
 	/* I10: the batch in flight may read any page of its sessions. */
 	if (units_left < x->units && x->turn != SCHED_NONE)
 		CHECK(!turn_at(s, x->turn)->in_flight);
+	prefix_leave(s, session, units_left);
 	window_kept_count(s, x, -1);
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		CHECK(units_left == 0 || units_left >= x->low[g]);

@@ -69,6 +69,8 @@ int sched_limits_check(const struct sched_limits *l, const char **field)
 		return limits_refuse(field, "stream_turn_bytes");
 	if (l->policy >= POLICY_COUNT)
 		return limits_refuse(field, "policy");
+	if (l->public_principal > l->principal_count)
+		return limits_refuse(field, "public_principal");
 	return groups_check(l, field);
 }
 
@@ -125,6 +127,7 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 	chain_clear(&s->running);
 	pages_init(s);
 	retain_init(s);
+	prefix_init(s);
 	for (uint32_t i = 0; i < limits->session_count; i++)
 		chain_push_last(s, &s->session_free, LINK_REST, i);
 	for (uint32_t i = 0; i < limits->turn_count; i++)
@@ -233,8 +236,7 @@ static void step_time(struct step *p)
 void sched_step(struct sched *s, const struct event *event, const struct chain_key *keys,
 		const struct batch_result *results, struct effects *out)
 {
-	struct step p = {s, out, event, results, 0, SCHED_NONE};
-	(void)keys; /* prefixes are not shared by their keys in this form */
+	struct step p = {s, out, event, results, keys, 0, SCHED_NONE};
 	CHECK(event->kind < EVENT_KIND_COUNT);
 	CHECK(event->now_us >= s->now_us); /* R1 */
 	CHECK(event->now_us < UINT64_MAX);

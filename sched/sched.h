@@ -84,7 +84,9 @@ struct sched_limits {
 	uint64_t stream_turn_bytes; /* charged to ACCOUNT_STREAM for each accepted turn */
 	uint64_t lease_us_max;
 	uint64_t principal_bytes;  /* quota of pinned and leased bytes of one principal; 0: none */
+	uint32_t principal_turns;  /* turns of one principal running at once; 0: no quota */
 	uint32_t policy;           /* enum policy */
+	uint32_t public_principal; /* from 1: the one whose prefixes all may share; 0: nobody's */
 	uint32_t knee_tokens;      /* context at which attention costs a token as much as the weights do;
 				      0: every token costs the same to compute again */
 	uint64_t ttl_us;           /* POLICY_TTL */
@@ -185,6 +187,7 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 struct sched_counts {
 	uint64_t turns_arrived, turns_admitted, turns_ended, turns_refused, turns_waited;
 	uint64_t tokens_resident, tokens_reloaded, tokens_recomputed, tokens_fresh, tokens_sampled;
+	uint64_t tokens_shared; /* of those resident or reloaded: found by their chain keys */
 	uint64_t pages_assigned, pages_given_up; /* given up: of sessions at rest, to others */
 	uint64_t pages_raised; /* moved up before their session's turn asked for them */
 	uint64_t forced_recomputes; /* running turns that had to end for want of pages: 0, unless pages

@@ -15,8 +15,13 @@ void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens)
 	uint32_t part = tokens % s->limits.page_tokens;
 	if (tokens >= x->resident)
 		return;
-	if (part && page_at(s, 0, table_page(s, session, 0, tokens / s->limits.page_tokens))->owners > 1)
-		tokens -= part;
+	if (part) {
+		uint32_t page = table_page(s, session, 0, tokens / s->limits.page_tokens);
+		if (page_at(s, 0, page)->owners > 1)
+			tokens -= part;
+		else
+			prefix_remove(s, page); /* it is not full any more */
+	}
 	uint32_t before = x->resident, usable = window_usable(s, session, tokens);
 	pages_drop(p, session, units_of(s, usable), 0);
 	x->resident = usable;
@@ -83,6 +88,34 @@ static int open_refusal(const struct sched *s)
 	return s->session_free.count == 0 ? ERR_LIMIT : ERR_NONE;
 }
 
+/* The ring of a principal's sessions. */
+
+static void ring_put(struct sched *s, uint32_t before, uint32_t session)
+{
+	struct session *x = session_at(s, session), *near = session_at(s, before);
+	x->family.next = near->family.next;
+	x->family.prev = before;
+	session_at(s, near->family.next)->family.prev = session;
+	near->family.next = session;
+}
+
+static void ring_take(struct sched *s, uint32_t session)
+{
+	struct session *x = session_at(s, session);
+	session_at(s, x->family.prev)->family.next = x->family.next;
+	session_at(s, x->family.next)->family.prev = x->family.prev;
+	x->family.prev = x->family.next = session;
+}
+
+/* Puts the session beside the one that it shares with. */
+void session_near(struct sched *s, uint32_t near, uint32_t session)
+{
+	CHECK(near != session);
+	CHECK(session_at(s, near)->principal == session_at(s, session)->principal);
+	ring_take(s, session);
+	ring_put(s, near, session);
+}
+
 static uint32_t session_take(struct step *p, uint32_t principal)
 {
 	struct sched *s = p->s;
@@ -97,7 +130,11 @@ static uint32_t session_take(struct step *p, uint32_t principal)
 	x->chunk_first = x->chunk_last = SCHED_NONE;
 	x->family.prev = x->family.next = session;
 	x->idle_since_us = s->now_us;
-	principal_at(s, principal)->session_count++;
+	struct principal *owner = principal_at(s, principal);
+	owner->session_count++;
+	if (owner->member)
+		ring_put(s, owner->member - 1, session);
+	owner->member = session + 1;
 	return session;
 }
 
@@ -127,10 +164,7 @@ void on_fork(struct step *p)
 	struct session *x = session_at(s, session);
 	x->history = parent->history;
 	x->known = parent->known;
-	x->family.next = parent->family.next;
-	x->family.prev = from;
-	session_at(s, parent->family.next)->family.prev = session;
-	parent->family.next = session;
+	session_near(s, from, session);
 	/* Full pages only. Where the entries for sharing give out, the child computes the rest. */
 	uint32_t units = parent->resident / s->limits.page_tokens;
 	if (units > s->share_max - s->share_extra)
@@ -179,10 +213,11 @@ void session_close(struct step *p, uint32_t session)
 	retain_release(s, session);
 	retain_return(s, session);
 	CHECK(x->at_rest == REST_NOTHING);
-	session_at(s, x->family.prev)->family.next = x->family.next;
-	session_at(s, x->family.next)->family.prev = x->family.prev;
-	CHECK(principal_at(s, x->principal)->session_count > 0);
-	principal_at(s, x->principal)->session_count--;
+	struct principal *owner = principal_at(s, x->principal);
+	CHECK(owner->session_count > 0);
+	owner->session_count--;
+	owner->member = owner->session_count ? x->family.next + 1 : 0;
+	ring_take(s, session);
 	(void)effect_of_session(p, EFFECT_CLOSED, session);
 	memset(x, 0, sizeof *x);
 	chain_push_last(s, &s->session_free, LINK_REST, session);

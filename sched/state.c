@@ -71,6 +71,25 @@ uint32_t *chunk_at(const struct sched *s, uint32_t chunk)
 	return table_at(s, s->at_chunk, chunk, chunk_words(&s->limits) * sizeof(uint32_t));
 }
 
+struct prefix *prefix_at(const struct sched *s, uint32_t page)
+{
+	CHECK(page < pages_of_group(s, 0));
+	return table_at(s, s->at_prefix, page, sizeof(struct prefix));
+}
+
+uint32_t *bucket_at(const struct sched *s, uint32_t bucket)
+{
+	CHECK(bucket < s->bucket_count);
+	return table_at(s, s->at_bucket, bucket, sizeof(uint32_t));
+}
+
+struct chain_key *key_at(const struct sched *s, uint32_t turn, uint32_t unit)
+{
+	CHECK(turn < s->limits.turn_count);
+	CHECK(unit < s->key_units);
+	return table_at(s, s->at_key, (uint64_t)turn * s->key_units + unit, sizeof(struct chain_key));
+}
+
 uint32_t *heap_of(const struct sched *s)
 {
 	return table_at(s, s->at_heap, 0, 0);
@@ -115,6 +134,13 @@ size_t state_layout(struct sched *s)
 	s->at_chunk = room(&bytes, s->chunk_count, chunk_words(l) * sizeof(uint32_t));
 	s->at_heap = room(&bytes, (uint64_t)l->session_count + l->turn_count, sizeof(uint32_t));
 	s->at_flight = room(&bytes, l->batch_turns, sizeof(struct flight));
+	for (s->bucket_count = 1; s->bucket_count < pages_of_group(s, 0);)
+		s->bucket_count *= 2;
+	s->at_prefix = room(&bytes, pages_of_group(s, 0), sizeof(struct prefix));
+	s->at_bucket = room(&bytes, s->bucket_count, sizeof(uint32_t));
+	uint32_t context = units_of(s, l->context_tokens);
+	s->key_units = context < KEY_UNITS_MAX ? context : KEY_UNITS_MAX;
+	s->at_key = room(&bytes, (uint64_t)l->turn_count * s->key_units, sizeof(struct chain_key));
 	s->bytes = bytes;
 	return bytes;
 }

@@ -8,7 +8,8 @@
  *
  * The invariants, asserted in audit.c and argued in README.md:
  *  I1  each page is in exactly one place: free, doomed, quarantined, or in 1..n page tables;
- *  I2  a page's owners are sessions of one principal, of one fork family, at the same unit;
+ *  I2  a page's owners are sessions of one principal, at the same unit; of any, if its principal's
+ *      prefixes are public;
  *  I3  tags are unique, never 0, and below tag_next;
  *  I4  an idle or waiting session has exactly the units that its resident tokens fill;
  *      a running one has at least those;
@@ -20,7 +21,8 @@
  *  I8  resident <= known <= history <= context, and history counts every given and sampled token;
  *  I9  the queue is in order of arrival; a session is in the retention list if, and only if, it
  *      is idle and has units to give;
- *  I10 sessions in the batch in flight lose no page.
+ *  I10 sessions in the batch in flight lose no page;
+ *  I11 a page in the table of prefixes is full, found under its key, and its holder owns it.
  */
 #ifndef HOLDFAST_SCHED_STATE_H
 #define HOLDFAST_SCHED_STATE_H
@@ -30,6 +32,7 @@
 enum {
 	CHUNK_UNITS = 32, /* units of one chunk of a page table */
 	SHARE_FACTOR = 8, /* page table entries kept for shared pages, for each page of the slab */
+	KEY_UNITS_MAX = 8192, /* of a prompt, so many units at most can be found by their keys */
 	FLOOR_ALL = 0xffffffffu - 1, /* a session that yields nothing */
 	AGE_COUNT = 40,     /* ages of a pause that are told apart: each up to half as long again */
 	LOAD_MAX = 64,      /* units that one turn begins to load in one step at most */
@@ -60,15 +63,19 @@ struct chain {
 
 struct page {
 	uint64_t tag, doom_step;
-	uint32_t next;      /* in the free or the doomed list */
-	uint32_t unit;      /* position in the owners' tables */
+	union {
+		uint32_t next;      /* FREE, DOOMED: in the list */
+		uint32_t owner_xor; /* OWNED: of the owners' indices: with one owner left, its index */
+	};
+	union {
+		uint32_t unit; /* OWNED: position in the owners' tables */
+		uint32_t copy; /* MOVING, as the source of a copy in flight: the low bits of its number */
+	};
 	uint32_t owners;    /* tables that it is in */
 	uint32_t yielding;  /* of those, the ones that would give it up */
-	uint32_t owner_xor; /* of the owners' indices: with one owner left, its index */
 	uint32_t principal;
 	uint32_t slot;      /* where its bytes lie, in its place */
 	uint32_t partner;   /* MOVING: the page that the copy in flight fills, or the one that it filled */
-	uint32_t copy;      /* of the copy in flight: the low bits of its number */
 	uint8_t state;      /* FREE, OWNED, MOVING, DOOMED or QUARANTINED; SHARED is OWNED with more owners */
 	uint8_t place;      /* enum place */
 	uint8_t moving;     /* 1: OWNED, and the copy that fills its slot is in flight */
@@ -76,7 +83,22 @@ struct page {
 			       failed, its owners lose it when they next run */
 };
 enum { PAGE_BAD = 1, PAGE_LOST = 2 };
-_Static_assert(sizeof(struct page) <= 64, "a page's entry is small");
+_Static_assert(sizeof(struct page) <= 48, "a page's entry is small");
+
+/* A page of the first group in the table of prefixes: prefix.c. */
+struct prefix {
+	struct chain_key key;
+	uint32_t holder; /* one of the page's owners, from 1; 0: the page is not in the table */
+	uint32_t next;   /* in its bucket */
+};
+
+/* The first units of a holder's table, which a turn could have, and what that means for others. */
+struct share {
+	uint32_t holder, units;
+	uint32_t missing; /* of them, not on the device */
+	uint32_t yielded; /* of them, given up by all who own them so far */
+	uint32_t loser, loss; /* a running turn, or SCHED_NONE, that owns so many of them alone */
+};
 
 struct session {
 	uint64_t key, lease_until_us, idle_since_us;
@@ -99,7 +121,8 @@ struct session {
 	uint32_t residency, expired, closing;
 	uint32_t chunk_first, chunk_last;
 	uint32_t heap_at;         /* place in the timers, from 1; 0: none */
-	struct link rest[PLACE_COUNT], pause_link, grant, family; /* rest[0]: also the list of free sessions */
+	struct link rest[PLACE_COUNT], pause_link, grant; /* rest[0]: also the list of free sessions */
+	struct link family; /* a ring of the principal's sessions; who shares with whom stands near */
 	uint32_t at_rest;         /* enum rest: which list of those who can give */
 	uint32_t low_rest[PLACE_COUNT]; /* 1: in the list of those who can give there; not the device */
 	uint32_t rest_units;      /* as counted in its class */
@@ -129,6 +152,9 @@ struct turn {
 	/* the step in which it was last asked to run; planned */
 	uint64_t asked, admitted_step, planned;
 	uint32_t answer_why;
+	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
+	uint32_t prefix_units; /* that were found by keys when it last asked */
+	uint64_t prefix_until_us; /* how long it waits for a prefix at most; 0: it has not yet */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;
@@ -139,7 +165,8 @@ struct principal {
 	uint64_t work;                   /* rows computed for it, as a virtual time: see order.c */
 	uint64_t granted_bytes;
 	uint32_t granted, session_count; /* granted: units */
-	uint32_t active, reserved;       /* turns waiting and running */
+	uint32_t active, running;        /* turns waiting and running; running */
+	uint32_t member;                 /* one of its sessions, from 1; 0: it has none */
 };
 
 /* What a session at rest has to give: pages that nobody else owns, or shares only. */
@@ -182,7 +209,9 @@ struct sched {
 	uint32_t load;        /* the share of its time that the machine computed of late: see order.c */
 	uint32_t prefill_rows, prefill_planned; /* what a step may prefill at most; what the last one did */
 	uint64_t at_page[SCHED_GROUP_MAX], at_session, at_turn, at_principal, at_chunk, at_heap, at_flight;
-	uint64_t at_class;
+	uint64_t at_class, at_prefix, at_bucket, at_key;
+	uint32_t bucket_count, prefix_count; /* of the table of prefixes */
+	uint32_t key_units;                  /* keys kept of one turn at most */
 	struct sched_counts counts;
 	uint64_t ledger[ACCOUNT_COUNT][COLUMN_COUNT];
 	struct chain page_free[PLACE_COUNT][SCHED_GROUP_MAX], page_doomed[SCHED_GROUP_MAX];
@@ -211,6 +240,7 @@ struct step {
 	struct effects *out;
 	const struct event *event;
 	const struct batch_result *results;
+	const struct chain_key *keys;
 	uint32_t look; /* 1: a copy failed or was of a shared page: turns that load look at their tables */
 	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
@@ -222,6 +252,9 @@ struct turn *turn_at(const struct sched *s, uint32_t turn);
 struct principal *principal_at(const struct sched *s, uint32_t principal);
 struct pause_class *class_at(const struct sched *s, uint32_t class);
 uint32_t *chunk_at(const struct sched *s, uint32_t chunk);
+struct prefix *prefix_at(const struct sched *s, uint32_t page);
+uint32_t *bucket_at(const struct sched *s, uint32_t bucket);
+struct chain_key *key_at(const struct sched *s, uint32_t turn, uint32_t unit);
 uint32_t *heap_of(const struct sched *s);
 struct flight *flight_at(const struct sched *s, uint32_t entry);
 size_t state_layout(struct sched *s); /* sets the offsets from s->limits; the block's size */
@@ -317,6 +350,7 @@ void window_trim(struct step *p, uint32_t session);
 
 /* load.c: what comes back from lower places. */
 int unit_moves(const struct sched *s, const struct cursor *at); /* a copy of it is in flight */
+int unit_lost(const struct sched *s, const struct cursor *at);  /* or has failed */
 uint32_t load_missing(const struct sched *s, uint32_t session); /* units not on the device */
 uint32_t load_strays(const struct sched *s, uint32_t session);  /* on it but for windows */
 int load_needed(const struct sched *s, uint32_t session);       /* there are some, or they move */
@@ -326,13 +360,29 @@ int load_issue(struct step *p);
 
 /* raise.c */
 void raise_ahead(struct step *p);
+/* prefix.c: pages of other sessions, found by chain keys. */
+void prefix_init(struct sched *s);
+void prefix_remove(struct sched *s, uint32_t page);
+void prefix_leave(struct sched *s, uint32_t session, uint32_t units_left);
+void prefix_keys_take(struct step *p, uint32_t turn);
+void prefix_enter(struct sched *s, uint32_t turn, uint32_t first, uint32_t end);
+struct share prefix_find(const struct sched *s, uint32_t turn);
+uint32_t prefix_coming(const struct sched *s, uint32_t turn, uint32_t unit);
+void prefix_take(struct step *p, uint32_t turn, const struct share *share);
+void prefix_audit(const struct sched *s);
 
 /* claim.c: what running turns may still need, and what is promised of it. */
 uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */
 int claim_safe(const struct sched *s);       /* I6 */
 uint64_t claim_slack(const struct sched *s);
 uint64_t claim_slack_after(const struct sched *s, uint32_t turn);
-uint64_t claim_missing(const struct sched *s, uint64_t claim, uint64_t now, uint64_t taken);
+/* What a turn that is to run asks for. */
+struct need {
+	uint64_t claim, now; /* all that it may need; and what is promised at once */
+	uint64_t taken;      /* units that count as yielded now and would not any more */
+	uint32_t loser, loss; /* a running turn would give back so many units less; SCHED_NONE: none */
+};
+uint64_t claim_missing(const struct sched *s, const struct need *need);
 uint32_t claim_quantum(const struct sched *s, uint32_t tokens, uint32_t units, uint32_t claim);
 uint32_t claim_promise(struct sched *s, uint32_t turn, uint32_t wanted);
 uint32_t claim_excess(struct sched *s);
@@ -376,6 +426,7 @@ void session_units_cut(struct step *p, uint32_t session, uint32_t units, enum lo
 void session_history_cut(struct step *p, uint32_t session, uint32_t tokens);
 void session_close(struct step *p, uint32_t session);
 int session_owns(const struct sched *s, uint32_t session, uint32_t group, uint32_t page);
+void session_near(struct sched *s, uint32_t near, uint32_t session);
 void on_open(struct step *p);
 void on_fork(struct step *p);
 void on_rollback(struct step *p);

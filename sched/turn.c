@@ -67,6 +67,8 @@ static void turn_stop(struct step *p, uint32_t turn)
 	struct session *x = session_at(s, t->session);
 	CHECK(!t->in_flight);
 	chain_take(s, &s->running, LINK_TURN, turn);
+	CHECK(principal_at(s, x->principal)->running > 0);
+	principal_at(s, x->principal)->running--;
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
 	t->promised = t->claim = t->missing = t->loading = t->strays = 0;
@@ -125,6 +127,8 @@ static void turn_take_over(struct step *p, uint32_t turn)
 	x->history = t->prompt;
 	/* Something must be left to compute, or there would be nothing to sample from. */
 	session_resident_cut(p, t->session, t->prompt - 1);
+	/* What was sampled since the last turn has its keys only now. */
+	prefix_enter(s, turn, 0, x->resident / s->limits.page_tokens);
 	retain_settle(s, t->session, 0);
 }
 
@@ -272,6 +276,7 @@ static uint32_t turn_take(struct step *p)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->blocker = SCHED_NONE;
+	prefix_keys_take(p, turn);
 	order_arrive(s, session_at(s, e->session)->principal);
 	chain_push_last(s, &s->queue, LINK_TURN, turn);
 	ledger_move(s, ACCOUNT_STREAM, COLUMN_FREE, COLUMN_RUNNING, s->limits.stream_turn_bytes);
@@ -287,6 +292,12 @@ void on_turn(struct step *p)
 	struct sched *s = p->s;
 	struct session *x = session_at(s, p->event->session);
 	struct refusal refusal = turn_refusal(s, p->event);
+	if (p->event->as.turn.chain_count) {
+		uint64_t keyed = (uint64_t)p->event->as.turn.chain_first + p->event->as.turn.chain_count;
+		uint64_t prompt = (uint64_t)p->event->as.turn.keep + p->event->as.turn.append;
+		CHECK(p->keys != NULL);
+		CHECK(keyed * s->limits.page_tokens <= prompt); /* keys are of full pages of the prompt */
+	}
 	s->counts.turns_arrived++;
 	if (refusal.end != END_NONE) {
 		s->counts.turns_refused++;
@@ -327,6 +338,7 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	s->counts.tokens_fresh += t->origin_fresh;
 	chain_take(s, &s->queue, LINK_TURN, turn);
 	chain_push_last(s, &s->running, LINK_TURN, turn);
+	principal_at(s, x->principal)->running++;
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
 	t->admitted_step = s->step;

@@ -117,7 +117,7 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 	out->state = seen->moving ? PAGE_MOVING : seen->owners > 1 ? PAGE_SHARED : seen->state;
 	out->principal = seen->principal;
 	out->owners = seen->owners;
-	out->position = seen->unit * s->limits.page_tokens;
+	out->position = seen->owners ? seen->unit * s->limits.page_tokens : 0;
 	out->session = seen->owners == 1 ? seen->owner_xor : SCHED_NONE;
 	return 0;
 }

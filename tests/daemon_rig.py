@@ -59,7 +59,8 @@ def await_message(wire, type, channel):
 
 def start():
     return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
-                  "--drain-ms", str(10000 * ar1.SLOW), "--strikes", "0")
+                  "--drain-ms", str(10000 * ar1.SLOW), "--strikes", "0",
+                  "--share", "no")  # or a history computed anew would not be
 
 
 def narrow(*options):

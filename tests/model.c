@@ -65,6 +65,15 @@ static void history_append(struct model *m, struct model_session *x, uint32_t co
 	}
 }
 
+static void prompt_append(struct model_session *x, const struct model_turn *t)
+{
+	for (uint32_t i = 0; i < t->append; i++) {
+		uint64_t before = x->history ? x->token[x->history - 1] : 0;
+		x->token[x->history] = model_token(before, t->key, x->history);
+		x->ever[x->history++] = 0;
+	}
+}
+
 /* Shared units go without an effect: the table is cut with what is resident. The FREE effects of
    those that had no other owner follow, and are held against what stood there. */
 static void table_cut(struct model *m, struct model_session *x, uint32_t tokens)
@@ -135,7 +144,7 @@ static void take_over(struct model *m, uint32_t turn)
 	x->turn = turn;
 	(void)mend(m, x);
 	history_cut(m, x, t->keep);
-	history_append(m, x, t->append);
+	prompt_append(x, t);
 	resident_cut(m, x, x->history - 1);
 }
 
@@ -289,9 +298,12 @@ static void event_copy(struct model *m, const struct event *e)
 	}
 	copy->id = 0;
 	m->copies--;
-	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++)
-		if (m->turn[i].live && m->turn[i].running)
+	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++) {
+		/* One whose deadline passes in this step ends before it looks. */
+		int over = m->turn[i].deadline_us && m->turn[i].deadline_us <= e->now_us;
+		if (m->turn[i].live && m->turn[i].running && !over)
 			turn_mend(m, &m->turn[i]);
+	}
 }
 
 /* What the event means before any effect. */
@@ -372,6 +384,7 @@ static void effect_opened(struct model *m, const struct effect *f)
 	x->turn = x->next = SCHED_NONE;
 	x->principal = f->principal;
 	x->granted_bytes = f->as.residency.bytes;
+	x->key = f->session_key;
 	if (m->event.kind != EVENT_FORK)
 		return;
 	const struct model_session *parent = &m->session[m->event.session];
@@ -383,23 +396,6 @@ static void effect_opened(struct model *m, const struct effect *f)
 	for (uint32_t g = 0; x->resident && g < m->limits.group_count; g++)
 		x->unit_count[g] = x->low[g] = parent->low[g];
 	x->outgrown = model_windowed(m) && model_units(m, x->resident) > model_granted(m, x);
-}
-
-static void effect_share(struct model *m, const struct effect *f)
-{
-	struct model_session *x = &m->session[f->session];
-	const struct model_session *parent = &m->session[m->event.session];
-	uint32_t g = f->as.run.group;
-	for (uint32_t i = 0; i < f->as.run.page_count; i++) {
-		uint32_t unit = x->unit_count[g]++, page = model_id(f->as.run.place, f->as.run.page_first + i);
-		if (unit != f->as.run.position_first / m->limits.page_tokens + i || parent->unit[g][unit] != page)
-			model_fail(m, "SHARE of another page than the parent's");
-		if ((unit + 1) * m->limits.page_tokens > parent->resident)
-			model_fail(m, "SHARE of a page that is not full");
-		if (m->page[g][page].tag != f->as.run.tag_first + i)
-			model_fail(m, "SHARE names another tag");
-		x->unit[g][unit] = page;
-	}
 }
 
 static void effect_assign(struct model *m, const struct effect *f)
@@ -425,6 +421,7 @@ static void effect_assign(struct model *m, const struct effect *f)
 			model_fail(m, "ASSIGN at another position than the next");
 		page->state = PAGE_OWNED;
 		page->tag = f->as.run.tag_first + i;
+		page->principal = x->principal;
 		/* What another owner left must never be taken for this one's. */
 		memset(page->slot, 0xee, sizeof page->slot);
 		x->unit[g][x->unit_count[g]++] = f->as.run.page_first + i;
@@ -497,6 +494,8 @@ static void effect_admitted(struct model *m, const struct effect *f)
 		model_fail(m, "ADMITTED a turn that may not run");
 	if (m->draining)
 		model_fail(m, "ADMITTED while draining");
+	if (model_at_quota(m, x->principal))
+		model_fail(m, "ADMITTED beyond the principal's quota");
 	model_order(m, turn);
 	t->index = f->turn;
 	t->running = 1;
@@ -597,7 +596,7 @@ void model_effect(struct model *m, const struct effect *f, const struct effects 
 	case EFFECT_RESIDENCY: effect_residency(m, f); break;
 	case EFFECT_ADMITTED: effect_admitted(m, f); break;
 	case EFFECT_ASSIGN: effect_assign(m, f); break;
-	case EFFECT_SHARE: effect_share(m, f); break;
+	case EFFECT_SHARE: model_share(m, f); break;
 	case EFFECT_FREE:
 	case EFFECT_QUARANTINE: effect_free(m, f); break;
 	case EFFECT_LOST: effect_lost(m, f); break;

@@ -15,7 +15,7 @@ enum {
 struct model_session {
 	uint32_t open, closing, principal, history, resident;
 	uint32_t turn, next; /* model turns, or SCHED_NONE */
-	uint64_t granted_bytes;
+	uint64_t granted_bytes, key;
 	uint64_t token[SIM_CONTEXT + 1];
 	uint32_t ever[SIM_CONTEXT + 1]; /* computed once, as part of this history */
 	uint32_t outgrown; /* it has more units than were granted, in a world with windows */
@@ -35,6 +35,7 @@ struct model_turn {
 struct model_page {
 	uint32_t state, bad; /* FREE, OWNED, MOVING (waits for a copy), DOOMED or QUARANTINED */
 	uint32_t copying, lost; /* copying: OWNED, and its content is on the way; lost: it never came */
+	uint32_t principal; /* whose session it was assigned to */
 	uint64_t tag, doom_step;
 	uint64_t slot[256];  /* hash of the token whose K and V are there */
 };
@@ -63,6 +64,7 @@ struct model {
 	uint32_t arriving;  /* a superseding turn whose place is not free yet */
 	uint32_t answered;  /* refusals told in this step */
 	uint32_t draining, shrunk; /* shrunk: pages went bad in this step */
+	uint64_t shared; /* pages that were found by their keys */
 	const char *failure;
 };
 
@@ -99,6 +101,12 @@ uint32_t model_units(const struct model *m, uint64_t tokens);
 uint32_t model_owners(const struct model *m, uint32_t group, uint32_t page);
 void model_fail(struct model *m, const char *rule);
 
+/* model_prefix.c */
+uint64_t model_token(uint64_t before, uint64_t turn_key, uint32_t position);
+uint32_t model_keys(const struct model *m, const struct event *e, struct chain_key *keys);
+void model_share(struct model *m, const struct effect *f);
+int model_awaits(const struct model *m, const struct model_turn *t);
+int model_at_quota(const struct model *m, uint32_t principal);
 /* model_copy.c */
 void model_copy(struct model *m, const struct effect *f);
 

@@ -98,6 +98,8 @@ void model_order(struct model *m, uint32_t turn)
 		const struct model_turn *t = &m->turn[i];
 		if (!t->live || t->running || m->session[t->session].turn != i || !model_fits_beside(m, t))
 			continue;
+		if (i != turn && (model_awaits(m, t) || model_at_quota(m, m->session[t->session].principal)))
+			continue;
 		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
 			first = i;
 	}
@@ -424,7 +426,13 @@ static void promises_after(struct model *m, uint32_t yielding)
 		if (model_window(m, g) && pages > model_total(m, g))
 			return;
 	}
-	if (claims_covered(m, (int64_t)cover - own_yielding(m, session), (int64_t)now, (int64_t)claim))
+	int64_t taken = own_yielding(m, session);
+	/* What is given up for a copy that failed, after it was asked, may make it fit: it is asked again with
+	   the next event. */
+	int mended = m->event.kind == EVENT_COPY_DONE && m->event.as.copy.err;
+	if (mended || model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
+		return;
+	if (claims_covered(m, (int64_t)cover - taken, (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
 }
 

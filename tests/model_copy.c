@@ -44,6 +44,7 @@ void model_copy(struct model *m, const struct effect *f)
 	memset(target->slot, 0xee, sizeof target->slot);
 	target->state = PAGE_OWNED;
 	target->tag = f->as.copy.tag_to;
+	target->principal = source->principal;
 	target->copying = 1;
 	target->lost = source->lost;
 	source->state = PAGE_MOVING;

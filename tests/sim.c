@@ -11,12 +11,14 @@
 struct world {
 	uint64_t rng, now_us, next_key, durable;
 	uint32_t weight[EVENT_KIND_COUNT], weight_sum, faults, calm, wants_drain, known;
+	uint32_t scripted, keyed; /* how often a turn has tokens that others have too, and tells its keys */
 	struct model *m;
 	struct sched *s;
 	struct sched_limits limits;
 	struct effects out;
 	struct sim_trace *trace;
 	struct sim_report *report;
+	struct sim_options options;
 };
 
 static uint64_t draw(struct world *w)
@@ -75,6 +77,8 @@ static void limits_draw(struct world *w)
 	l->wait_us_max = below(w, 2) * below(w, 20000);
 	l->ttl_us = below(w, 5000);
 	l->knee_tokens = below(w, 2) * 100;
+	l->public_principal = chance(w, 300) ? 1 + below(w, l->principal_count) : 0;
+	l->principal_turns = below(w, 4);
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
 
@@ -117,6 +121,8 @@ static void weights_draw(struct world *w)
 		w->weight_sum += w->weight[kind];
 	}
 	w->faults = below(w, 3) * 20;
+	w->scripted = below(w, 4) * 300;
+	w->keyed = below(w, 4) * 320;
 	w->wants_drain = chance(w, 150);
 }
 
@@ -134,17 +140,29 @@ static uint64_t effects_fold(uint64_t hash, const struct effects *out)
 	return hash;
 }
 
-static void trace_add(struct sim_trace *t, const struct event *e, const struct batch_result *results)
+static void trace_add(struct sim_trace *t, const struct model *m, const struct event *e, const struct chain_key *keys,
+		      const struct batch_result *results)
 {
+	uint32_t key_count = e->kind == EVENT_TURN ? e->as.turn.chain_count : 0;
+	if (t->key_count + key_count > t->key_capacity) {
+		t->key_capacity = 2 * t->key_capacity + SIM_UNITS;
+		t->keys = realloc(t->keys, t->key_capacity * sizeof *t->keys);
+	}
+	if (key_count)
+		memcpy(t->keys + t->key_count, keys, key_count * sizeof *keys);
+	t->key_count += key_count;
 	uint32_t count = e->kind == EVENT_BATCH_DONE ? e->as.batch.result_count : 0;
 	if (t->event_count == t->event_capacity) {
 		t->event_capacity = t->event_capacity ? 2 * t->event_capacity : 1024;
 		t->events = realloc(t->events, t->event_capacity * sizeof *t->events);
+		t->who = realloc(t->who, t->event_capacity * sizeof *t->who);
 	}
 	if (t->result_count + count > t->result_capacity) {
 		t->result_capacity = 2 * t->result_capacity + 1024;
 		t->results = realloc(t->results, t->result_capacity * sizeof *t->results);
 	}
+	t->who[t->event_count] = e->session != SCHED_NONE ? m->session[e->session].key
+		: e->turn != SCHED_NONE ? m->turn[model_turn_by_index(m, e->turn)].key : 0;
 	t->events[t->event_count++] = *e;
 	if (count)
 		memcpy(t->results + t->result_count, results, count * sizeof *results);
@@ -170,16 +188,19 @@ static struct event event_make(const struct world *w, enum event_kind kind)
 	return e;
 }
 
-static void send(struct world *w, const struct event *e, const struct batch_result *results)
+static void send_keyed(struct world *w, const struct event *e, const struct chain_key *keys,
+		       const struct batch_result *results)
 {
 	if (w->m->failure)
 		return;
 	if (w->trace)
-		trace_add(w->trace, e, results);
-	sched_step(w->s, e, NULL, results, &w->out);
+		trace_add(w->trace, w->m, e, keys, results);
+	sched_step(w->s, e, keys, results, &w->out);
 	sched_audit(w->s);
 	model_event(w->m, e, results, &w->out);
 	model_after(w->m, &w->out);
+	if (w->options.planted && w->options.planted(&w->out))
+		model_fail(w->m, "planted");
 	w->report->effects_hash = effects_fold(w->report->effects_hash, &w->out);
 	w->report->steps++;
 	for (uint32_t i = 0; i < w->out.count; i++) {
@@ -189,6 +210,11 @@ static void send(struct world *w, const struct event *e, const struct batch_resu
 	}
 	if (w->m->failure)
 		w->report->failure_step = w->report->steps;
+}
+
+static void send(struct world *w, const struct event *e, const struct batch_result *results)
+{
+	send_keyed(w, e, NULL, results);
 }
 
 /* A session that is open, drawn fairly; SCHED_NONE if there is none. */
@@ -231,6 +257,28 @@ static void turn_make(struct world *w, struct event *e)
 		e->as.turn.deadline_us = w->now_us + below(w, 5000);
 	if (chance(w, 5))
 		e->as.turn.append = 0xffffffffu;
+	if (!chance(w, w->scripted))
+		return;
+	/* As others do: from the start, or going on. */
+	e->turn_key |= (uint64_t)(1 + below(w, 2)) << 32;
+	if (chance(w, 600)) {
+		e->as.turn.keep = 0;
+		e->as.turn.append = 1 + below(w, w->limits.context_tokens);
+	}
+}
+
+/* With the keys of its prompt, or of a part. */
+static void turn_send(struct world *w, struct event *e)
+{
+	struct chain_key keys[SIM_UNITS];
+	uint32_t count = chance(w, w->keyed) ? model_keys(w->m, e, keys) : 0, first = 0;
+	if (count && chance(w, 200)) {
+		first = below(w, count);
+		count = first + 1 + below(w, count - first);
+	}
+	e->as.turn.chain_first = count ? first : 0;
+	e->as.turn.chain_count = count - first;
+	send_keyed(w, e, keys + first, NULL);
 }
 
 /* A page of the entry's session, for a result that says it did not match. */
@@ -275,10 +323,14 @@ static void batch_answer(struct world *w)
 		r->sampled = entry->sample && r->computed == entry->row_count;
 		r->sampled += r->sampled ? known_draw(w, entry) : 0;
 		rows += r->computed;
-		if (chance(w, faults / 4)) {
+		w->report->faults += r->computed < entry->row_count;
+		/* Pages that are quarantined do not come back: a few of them, or there is soon nothing to do. */
+		if (chance(w, w->options.storm ? 2 : faults / 4)) {
 			integrity_draw(w, entry, r);
+			w->report->faults++;
 		} else if (chance(w, faults)) {
 			r->end = END_FAULT;
+			w->report->faults++;
 			r->sampled = chance(w, 500) ? r->sampled : 0;
 		} else if (r->sampled && chance(w, 60)) {
 			r->end = chance(w, 500) ? END_STOP : END_TOOL;
@@ -304,6 +356,7 @@ static void copy_answer(struct world *w)
 	if (seen == 0)
 		return;
 	e.as.copy.err = !w->calm && chance(w, w->faults) ? ERR_IO : 0;
+	w->report->faults += e.as.copy.err != 0;
 	send(w, &e, NULL);
 }
 
@@ -365,7 +418,10 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.session_key = ++w->next_key;
 		residency_draw(w, &e);
 		break;
-	case EVENT_TURN: turn_make(w, &e); break;
+	case EVENT_TURN:
+		turn_make(w, &e);
+		turn_send(w, &e);
+		return;
 	case EVENT_ROLLBACK:
 		e.as.rollback.tokens = below(w, w->m->session[e.session].history + 2);
 		break;
@@ -513,11 +569,14 @@ static void liveness(struct world *w)
 		model_fail(w->m, "liveness: a timer runs with nobody there");
 }
 
-void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_report *out)
+void sim_run(uint64_t seed, uint32_t steps, const struct sim_options *options, struct sim_trace *trace,
+	     struct sim_report *out)
 {
 	struct world w;
 	memset(&w, 0, sizeof w);
 	memset(out, 0, sizeof *out);
+	if (options)
+		w.options = *options;
 	w.rng = seed * 0x2545f4914f6cdd1du + 1;
 	w.known = seed % 8 == 3;
 	w.report = out;
@@ -525,6 +584,8 @@ void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_
 	limits_draw(&w);
 	windows_draw(&w, seed, &w.limits);
 	weights_draw(&w);
+	if (w.options.storm)
+		w.faults = w.options.storm;
 	if (trace) {
 		memset(trace, 0, sizeof *trace);
 		trace->limits = w.limits;
@@ -544,6 +605,7 @@ void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_
 	out->hash = sched_hash(w.s);
 	out->simulated_us = w.now_us;
 	out->failure = w.m->failure;
+	out->shared = w.m->shared;
 	free(w.m);
 	free(w.s);
 	free(w.out.list);
@@ -554,12 +616,14 @@ uint64_t sim_replay(const struct sim_trace *trace, uint64_t *state_hash)
 {
 	struct effects out;
 	uint64_t hash = 0;
-	uint32_t result = 0;
+	uint32_t result = 0, key = 0;
 	effects_open(&out, &trace->limits);
 	struct sched *s = sched_init(aligned_alloc(64, sched_bytes(&trace->limits)), &trace->limits);
 	for (uint32_t i = 0; i < trace->event_count; i++) {
 		const struct event *e = &trace->events[i];
-		sched_step(s, e, NULL, trace->results + result, &out);
+		sched_step(s, e, trace->keys + key, trace->results + result, &out);
+		if (e->kind == EVENT_TURN)
+			key += e->as.turn.chain_count;
 		if (e->kind == EVENT_BATCH_DONE)
 			result += e->as.batch.result_count;
 		hash = effects_fold(hash, &out);
@@ -575,5 +639,7 @@ void sim_trace_free(struct sim_trace *trace)
 {
 	free(trace->events);
 	free(trace->results);
+	free(trace->keys);
+	free(trace->who);
 	memset(trace, 0, sizeof *trace);
 }

@@ -7,7 +7,7 @@ from daemon_rig import MODEL, balanced, left_clean, same, words
 # The slab holds about 2,900 tokens; eight contexts of 700 are twice that.
 SESSIONS, TOKENS, ROUNDS = 8, 700, 3
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--host-memory", "2M", "--chunk", "64",
-                "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1")
+                "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1", "--share", "no")
 
 
 def moved_and_never_moved(wire):

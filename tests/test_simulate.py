@@ -92,6 +92,18 @@ def machine():
     assert abs(figures(*base, "--attention-knee", 500)["ttft_ms_p50"] - 2000) < 3
 
 
+def shared():
+    # The second begins with a block of the first's, and is another session.
+    trace = made([{"timestamp": 0, "input_length": 1100, "output_length": 1, "hash_ids": [1, 2, 3]},
+                  {"timestamp": 60000, "input_length": 1100, "output_length": 1, "hash_ids": [1, 5, 6]}])
+    base = ["--trace", trace, "--format", "mooncake", *FAST, "--memory", 20 * 256 * 1000]
+    r, apart = figures(*base), figures(*base, "--no-share")
+    assert r["tokens_shared"] == r["tokens_resident"] == 512 and r["tokens_new"] == 2200 - 512, r
+    assert apart["tokens_shared"] == apart["tokens_resident"] == 0 and apart["tokens_new"] == 2200, apart
+    assert r["byte_seconds"]["device"]["shared"] > 0 == apart["byte_seconds"]["device"]["shared"], r
+    assert "found in other sessions" in run(*base).stdout
+
+
 def policies(name, memory):
     order = []
     for policy in ("clairvoyant", "cost", "lru", "ttl:300", "swap", "none"):
@@ -181,6 +193,7 @@ tap.run("open and closed loop", closed)
 tap.run("what a step takes", machine)
 tap.run("every policy on a coding trace", policies, "weka", 600 * 10**6)
 tap.run("every policy on an agent's trace", policies, "swebench", 100 * 10**6)
+tap.run("blocks that sessions share", shared)
 tap.run("every policy on a chat trace", policies, "mooncake", 200 * 10**6)
 tap.run("host memory: reloaded, not computed again", host)
 tap.run("the same run twice is the same", repeats)

@@ -1,0 +1,368 @@
+/*
+ * Pages of other sessions, found by their chain keys: who may have them, when a turn waits for them, and
+ * when they are found no more. Method: turns of one session computed, another one's with the same keys
+ * sent, and effects, origins and ledger looked at; the audit after every step.
+ */
+#include "tests/tap.h"
+#include "tests/sched_rig.h"
+#include "sched/state.h"
+
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+enum { UNITS = 16 };
+
+/* The keys of a text: equal up to unit `same` for all of them, then the text's own. */
+static uint32_t turn_keyed(struct rig *r, uint32_t session, struct rig_turn turn, uint64_t text,
+			   uint32_t same)
+{
+	struct chain_key keys[UNITS];
+	struct event e = rig_event(r, EVENT_TURN);
+	uint64_t key = r->next_key++;
+	struct turn_view view;
+	e.session = session;
+	e.turn_key = key;
+	e.as.turn.keep = turn.keep;
+	e.as.turn.append = turn.append;
+	e.as.turn.output_max = turn.output_max;
+	e.as.turn.credit = turn.credit;
+	e.as.turn.supersede = turn.supersede;
+	e.as.turn.chain_count = (turn.keep + turn.append) / 16;
+	for (uint32_t i = 0; i < e.as.turn.chain_count; i++)
+		keys[i] = (struct chain_key){i, i < same ? 0 : text};
+	sched_step(r->s, &e, keys, NULL, &r->out);
+	sched_audit(r->s);
+	for (uint32_t i = 0; i < r->limits.turn_count; i++)
+		if (sched_turn(r->s, i, &view) == 0 && view.key == key)
+			return i;
+	return SCHED_NONE;
+}
+
+static struct effect whole_keyed(struct rig *r, uint32_t session, uint32_t append, uint64_t text,
+				 uint32_t same)
+{
+	struct rig_turn turn = {rig_view(r, session).history, append, 1, 1, 0, 0};
+	(void)turn_keyed(r, session, turn, text, same);
+	return rig_run(r, rig_batch(r));
+}
+
+static uint64_t device(const struct rig *r, enum column column)
+{
+	return sched_ledger(r->s, ACCOUNT_DEVICE, column) / 1024;
+}
+
+static void found_and_shared(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r), c = rig_session(&r);
+	struct effect end = whole_keyed(&r, a, 70, 1, 0);
+	EXPECT_EQ(end.as.end.fresh, 70);
+	/* Four full pages are the same; of the fifth there is no key, and it has other tokens. */
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 75, 1, 1, 0, 0}, 1, 0);
+	EXPECT_EQ(rig_pages(&r, EFFECT_SHARE), 4);
+	EXPECT_EQ(device(&r, COLUMN_SHARED), 4);
+	end = rig_run(&r, rig_batch(&r));
+	EXPECT_EQ(end.as.end.resident, 64);
+	EXPECT_EQ(end.as.end.fresh, 11);
+	EXPECT_EQ(sched_counts(r.s).tokens_shared, 64);
+	EXPECT_EQ(device(&r, COLUMN_RETAINED), 2);
+	EXPECT_EQ(sched_principal_bytes(r.s, 0), 6 * 1024); /* shared pages count once */
+	/* A text of whole pages: one is left to compute. And one that goes on in another way. */
+	end = whole_keyed(&r, c, 64, 1, 0);
+	EXPECT_EQ(end.as.end.resident, 48);
+	rig_rollback(&r, c, 0);
+	end = whole_keyed(&r, c, 64, 2, 2);
+	EXPECT_EQ(end.as.end.resident, 0); /* its first keys are others than text 1's */
+	rig_simple(&r, EVENT_CLOSE, a);
+	rig_rollback(&r, c, 0);
+	end = whole_keyed(&r, c, 75, 1, 0);
+	EXPECT_EQ(end.as.end.resident, 64);
+	rig_simple(&r, EVENT_CLOSE, b);
+	rig_simple(&r, EVENT_CLOSE, c);
+	EXPECT_EQ(device(&r, COLUMN_FREE), 32);
+	/* Nobody has it any more. */
+	a = rig_session(&r);
+	EXPECT_EQ(whole_keyed(&r, a, 70, 1, 0).as.end.resident, 0);
+	rig_close(&r);
+}
+
+static void of_one_principal(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	l.principal_count = 3;
+	l.public_principal = 3;
+	rig_open(&r, &l);
+	uint32_t a = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
+	uint32_t b = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	uint32_t p = rig_session_as(&r, 2, RESIDENCY_BEST_EFFORT, 0, 0);
+	(void)whole_keyed(&r, a, 70, 1, 0);
+	EXPECT_EQ(whole_keyed(&r, b, 70, 1, 0).as.end.resident, 0);
+	/* Nor does the public one find what is not its own; but what it has, all do. */
+	EXPECT_EQ(whole_keyed(&r, p, 70, 1, 0).as.end.resident, 0);
+	rig_simple(&r, EVENT_CLOSE, a);
+	rig_simple(&r, EVENT_CLOSE, b);
+	uint64_t bytes = sched_principal_bytes(r.s, 2);
+	a = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
+	b = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	EXPECT_EQ(whole_keyed(&r, a, 100, 1, 0).as.end.resident, 64);
+	EXPECT_EQ(whole_keyed(&r, b, 100, 1, 0).as.end.resident, 64); /* not a's two more */
+	EXPECT_EQ(sched_principal_bytes(r.s, 2), bytes);
+	EXPECT_EQ(sched_principal_bytes(r.s, 0), 3 * 1024);
+	/* A public page that is bad is everybody's loss, whoever finds it. */
+	uint32_t c = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	(void)turn_keyed(&r, c, (struct rig_turn){0, 70, 1, 1, 0, 0}, 1, 0);
+	struct rig_batch batch = rig_batch(&r);
+	struct page_ref ref;
+	EXPECT_EQ(sched_page_table(r.s, c, 0, 1, 1, &ref), 1);
+	batch.results[0] = (struct batch_result){.turn = batch.entries[0].turn, .end = END_INTEGRITY,
+						 .page = ref.page};
+	(void)rig_done(&r, &batch);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.end, END_INTEGRITY);
+	EXPECT_EQ(rig_view(&r, c).resident, 16);
+	EXPECT_EQ(rig_pages(&r, EFFECT_QUARANTINE), 1);
+	EXPECT_EQ(rig_count(&r, EFFECT_LOST), 3);
+	EXPECT_EQ(rig_view(&r, a).resident, 16);
+	EXPECT_EQ(rig_view(&r, b).resident, 16);
+	EXPECT_EQ(rig_view(&r, p).resident, 16);
+	rig_close(&r);
+}
+
+/* A turn that begins as a running one does waits for it, and computes its own. */
+static void waits_for_the_first(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	l.batch_rows = l.chunk_tokens = 32;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r), c = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	struct rig_turn turn = {0, 100, 1, 1, 0, 0};
+	(void)turn_keyed(&r, a, turn, 1, 4);
+	struct rig_batch batch = rig_batch(&r);
+	uint32_t second = turn_keyed(&r, b, turn, 2, 4);
+	const struct effect *wait = rig_effect(&r, EFFECT_WAIT, 0);
+	REQUIRE(wait != NULL);
+	EXPECT_EQ(wait->as.wait.why, WAIT_PREFIX);
+	EXPECT_EQ(wait->as.wait.blocker, a);
+	/* Another principal's turn passes it. */
+	(void)turn_keyed(&r, c, turn, 3, 4);
+	EXPECT_EQ(rig_count(&r, EFFECT_ADMITTED), 1);
+	batch = rig_done(&r, &batch);
+	EXPECT_EQ(rig_count(&r, EFFECT_ADMITTED), 0); /* two units of the four are there */
+	batch = rig_done(&r, &batch);
+	batch = rig_done(&r, &batch);
+	while (batch.count && rig_view(&r, b).state != SESSION_RUNNING)
+		batch = rig_done(&r, &batch);
+	EXPECT_EQ(rig_view(&r, b).resident, 64); /* what they have in common, and no more */
+	struct effect end = rig_run(&r, batch);
+	(void)end;
+	struct turn_view view;
+	EXPECT(sched_turn(r.s, second, &view) != 0);
+	EXPECT_EQ(sched_counts(r.s).tokens_fresh, 100 + 36 + 100);
+	rig_close(&r);
+}
+
+static void waits_no_longer(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	for (int how = 0; how < 3; how++) {
+		rig_open(&r, &l);
+		struct event rates = rig_event(&r, EVENT_RATES);
+		rates.as.rates.prefill_ns_token = 10000;
+		rig_send(&r, &rates);
+		uint32_t a = rig_session(&r), b = rig_session(&r);
+		struct rig_turn turn = {0, 100, 1, how == 2 ? 0 : 1, 0, 0};
+		uint32_t first = turn_keyed(&r, a, turn, 1, 4);
+		struct rig_batch batch = rig_batch(&r);
+		(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+		EXPECT_EQ(rig_effect(&r, EFFECT_WAIT, 0)->as.wait.why, WAIT_PREFIX);
+		if (how == 0) { /* the other is gone */
+			rig_cancel(&r, first, END_CANCEL);
+			(void)rig_done(&r, &batch);
+		} else if (how == 1) { /* twice 110 tokens at 10 us each */
+			rig_time(&r, 2199);
+			EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+			rig_time(&r, 2200);
+		} else { /* its stream has no room: it computes all but its last row */
+			(void)rig_run(&r, batch);
+		}
+		EXPECT(rig_view(&r, b).state != SESSION_WAITING);
+		rig_close(&r);
+	}
+}
+
+/* What is not full any more, or was given up, or has other tokens, is not found. */
+static void found_no_more(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)whole_keyed(&r, a, 70, 1, 0);
+	rig_rollback(&r, a, 40); /* into the third page, which a writes on */
+	(void)rig_whole(&r, a, 40, 30, 1);
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 75, 1, 1, 0, 0}, 1, 0);
+	EXPECT_EQ(rig_run(&r, rig_batch(&r)).as.end.resident, 32);
+	rig_park(&r, a, PLACE_TOKENS);
+	rig_park(&r, b, PLACE_TOKENS);
+	uint32_t c = rig_session(&r);
+	EXPECT_EQ(whole_keyed(&r, c, 70, 1, 0).as.end.resident, 0);
+	/* A shared page at the cut is given up, and the other's stays. */
+	uint32_t d = rig_session(&r), e = rig_session(&r);
+	EXPECT_EQ(whole_keyed(&r, d, 75, 1, 0).as.end.resident, 64);
+	rig_rollback(&r, d, 40);
+	EXPECT_EQ(rig_view(&r, d).resident, 32);
+	EXPECT_EQ(whole_keyed(&r, e, 75, 1, 0).as.end.resident, 64);
+	rig_close(&r);
+}
+
+/* Of three the one that was first leaves, and then the next: what the last has is still found. */
+static void another_holds(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	rig_open(&r, &l);
+	uint32_t s[4];
+	for (int i = 0; i < 4; i++)
+		s[i] = rig_session(&r);
+	for (int i = 0; i < 3; i++)
+		(void)whole_keyed(&r, s[i], 70, 1, 0);
+	for (int i = 0; i < 2; i++) {
+		rig_simple(&r, EVENT_CLOSE, s[i]);
+		EXPECT_EQ(whole_keyed(&r, s[3], 75, 1, 0).as.end.resident, 64);
+		rig_rollback(&r, s[3], 0);
+	}
+	rig_close(&r);
+}
+
+/* What a session has itself gives way for a longer prefix, with grants and without. */
+static void own_part_gives_way(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	for (int pinned = 0; pinned < 2; pinned++) {
+		rig_open(&r, &l);
+		uint32_t a = rig_session(&r), b = rig_session(&r);
+		if (pinned)
+			rig_residency(&r, b, RESIDENCY_PINNED, 3 * 1024, 0);
+		struct rig_turn small = {0, 40, 1, 1, 0, 0};
+		(void)rig_turn(&r, b, small); /* without keys */
+		(void)rig_run(&r, rig_batch(&r));
+		rig_rollback(&r, b, 40);
+		(void)whole_keyed(&r, a, 100, 1, 0);
+		(void)turn_keyed(&r, b, (struct rig_turn){40, 60, 1, 1, 0, 0}, 1, 0);
+		EXPECT_EQ(rig_pages(&r, EFFECT_FREE), 3);
+		EXPECT_EQ(rig_pages(&r, EFFECT_SHARE), 6);
+		struct effect end = rig_run(&r, rig_batch(&r));
+		EXPECT_EQ(end.as.end.resident, 96);
+		EXPECT_EQ(end.as.end.recomputed, 0);
+		EXPECT_EQ(device(&r, COLUMN_FREE), 32 - 8);
+		rig_close(&r);
+	}
+}
+
+static void found_on_host(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(16);
+	l.group[0].page_count[PLACE_HOST] = 16;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)whole_keyed(&r, a, 70, 1, 0);
+	rig_park(&r, a, PLACE_HOST);
+	for (uint32_t i = 0; i < 16; i++) { /* at rest: what moves is not shared */
+		const struct effect *copy = rig_effect(&r, EFFECT_COPY, i);
+		if (!copy)
+			break;
+		struct event done = rig_event(&r, EVENT_COPY_DONE);
+		done.as.copy.copy = copy->as.copy.copy;
+		struct effects kept = r.out;
+		r.out.list = malloc(r.out.capacity * sizeof *r.out.list);
+		rig_send(&r, &done);
+		free(r.out.list);
+		r.out = kept;
+	}
+	EXPECT_EQ(sched_ledger(r.s, ACCOUNT_HOST, COLUMN_RETAINED) / 1024, 5);
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 75, 1, 1, 0, 0}, 1, 0);
+	EXPECT_EQ(rig_pages(&r, EFFECT_SHARE), 4);
+	uint64_t copies[8];
+	uint32_t count = 0;
+	for (; count < 8 && rig_effect(&r, EFFECT_COPY, count); count++)
+		copies[count] = rig_effect(&r, EFFECT_COPY, count)->as.copy.copy;
+	EXPECT_EQ(count, 4);
+	for (uint32_t i = 0; i < count; i++) {
+		struct event done = rig_event(&r, EVENT_COPY_DONE);
+		done.as.copy.copy = copies[i];
+		rig_send(&r, &done);
+	}
+	struct effect end = rig_run(&r, rig_batch(&r));
+	EXPECT_EQ(end.as.end.reloaded, 64);
+	EXPECT_EQ(end.as.end.fresh, 11);
+	rig_close(&r);
+}
+
+static void fault_plant(int fault)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)whole_keyed(&r, a, 70, 1, 0);
+	struct prefix *entry = prefix_at(r.s, table_page(r.s, a, 0, 1));
+	struct event e = rig_event(&r, EVENT_TURN);
+	struct chain_key key = {1, 1};
+	e.session = b;
+	e.as.turn.append = 15;
+	e.as.turn.output_max = e.as.turn.chain_count = 1;
+	switch (fault) {
+	case 1: entry->key.lo++; break;
+	case 2: entry->holder = b + 1; break;
+	case 3: entry->holder = 0; break;
+	case 4: r.s->prefix_count++; break;
+	case 5: session_at(r.s, a)->resident = 30; break;
+	case 6: sched_step(r.s, &e, &key, NULL, &r.out); break;
+	default: break;
+	}
+	sched_audit(r.s);
+}
+
+/* Planted faults in the table, and keys that are of no full page. */
+static int aborts(int fault)
+{
+	int status = 0;
+	(void)fflush(stdout);
+	pid_t child = fork();
+	if (child == 0) {
+		(void)!freopen("/dev/null", "w", stderr);
+		fault_plant(fault);
+		_exit(0);
+	}
+	(void)waitpid(child, &status, 0);
+	return WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT;
+}
+
+static void faults(void)
+{
+	EXPECT(!aborts(0));
+	for (int fault = 1; fault <= 6; fault++)
+		if (!EXPECT(aborts(fault)))
+			printf("# fault %d\n", fault);
+}
+
+int main(void)
+{
+	TAP_RUN(found_and_shared, "full pages with one key are shared, and live as long as one has them");
+	TAP_RUN(of_one_principal, "nobody else finds them; what is public is found by all, and lost by all");
+	TAP_RUN(waits_for_the_first, "a turn waits for what a running one computes, others pass it");
+	TAP_RUN(waits_no_longer, "it waits no longer than it would take, nor for one that is gone");
+	TAP_RUN(found_no_more, "what was cut, written on or given up is not found");
+	TAP_RUN(another_holds, "who leaves hands over what others have too");
+	TAP_RUN(own_part_gives_way, "what a session has itself gives way for more");
+	TAP_RUN(found_on_host, "a prefix on host is shared and loaded");
+	TAP_RUN(faults, "planted faults are found, keys of no page abort");
+	return tap_done();
+}
