@@ -55,6 +55,12 @@ FAST_DOT(fast_k6_avx512);
 uint64_t fast_work_avx2(uint64_t rounds);
 uint64_t fast_work_avx512(uint64_t rounds);
 
+/* PACK_I8 with a scale for each activation row; of AVX-512 only with VNNI. */
+FAST_DOT(fast_row8_avx2);
+FAST_DOT(fast_row8_vnni_avx2);
+FAST_DOT(fast_row8_avx512);
+FAST_DOT(fast_amx_row8);
+
 /* Puts back the matmuls of AVX2 without AVX-VNNI; for tests on a CPU that has it. */
 void fast_plain_avx2(struct leaf *leaf);
 

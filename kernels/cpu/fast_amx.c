@@ -5,10 +5,10 @@
  * integers are exact and the sums are taken in the same order, so the bits are those of all paths.
  *
  * Weights are unpacked to signed bytes once for all activation rows. PACK_K6 is not here: two scales
- * a block cost what the tiles save. The tile instructions are inline assembly, so that the file is
- * compiled without AMX in its target.
+ * a block cost what the tiles save.
  */
 #define _GNU_SOURCE
+#include "kernels/cpu/fast_amx.h"
 #include "kernels/cpu/fast_lines.h"
 
 #include <cpuid.h>
@@ -20,14 +20,7 @@
 
 /* Activation rows ("columns" of the product) of a tile, and of a call's lot; blocks of a chunk: the
    unpacked weights of a group and the scales of a lot stay in the first-level cache. */
-enum { AMX_TILE = 16, AMX_TILES = 4, AMX_CHUNK = 32, AMX_RING = 4, AMX_AHEAD = 2 };
-
-/* The tile registers: sums in 0 .. 3, activations in 4, weights in 6. */
-struct amx_config {
-	uint8_t palette, start_row, reserved[14];
-	uint16_t bytes[16]; /* of a row */
-	uint8_t rows[16];
-};
+enum { AMX_TILES = 4, AMX_CHUNK = 32, AMX_RING = 4, AMX_AHEAD = 2 };
 
 /* What a chunk needs beside the activations. */
 struct amx_room {
@@ -37,22 +30,13 @@ struct amx_room {
 	int32_t sum[AMX_RING][AMX_TILE][16];
 };
 
-#define AMX_ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::)
-#define AMX_LOAD(n, p, stride) \
-	__asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define AMX_STORE(n, p) \
-	__asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" ::"r"(p), "r"((size_t)64) : "memory")
-#define AMX_DOT(n) __asm__ volatile("tdpbssd %%tmm6, %%tmm4, %%tmm" #n ::)
-
-/* Tiles for `columns` activation rows and a block of weights. */
+/* Tiles for `columns` activation rows and a block of weights: sums in 0, activations in 4, weights in 6. */
 INLINE void amx_configure(uint32_t columns)
 {
 	struct amx_config c = { .palette = 1 };
 
-	for (int i = 0; i < 4; i++) {
-		c.rows[i] = (uint8_t)columns;
-		c.bytes[i] = 64;
-	}
+	c.rows[0] = (uint8_t)columns;
+	c.bytes[0] = 64;
 	c.rows[4] = (uint8_t)columns;
 	c.bytes[4] = ACT_BLOCK;
 	c.rows[6] = ACT_BLOCK / 4;
@@ -84,7 +68,7 @@ INLINE void amx_dots(struct amx_room *r, const int8_t *q, size_t q_stride, uint3
 	AMX_LOAD(4, q + (size_t)b * ACT_BLOCK, q_stride);
 	AMX_LOAD(6, r->w[b], 64);
 	AMX_ZERO(0);
-	AMX_DOT(0);
+	AMX_DOT(6, 4, 0);
 	AMX_STORE(0, r->sum[b % AMX_RING]);
 }
 
@@ -221,7 +205,7 @@ INLINE void amx_matmul(matmul_leaf *few, uint32_t zero, const uint32_t pack, con
 		c += n;
 	}
 	if (c) /* What a switch of threads would have to save is gone. */
-		__asm__ volatile("tilerelease" ::);
+		AMX_RELEASE();
 	if (c < c_count)
 		few(w, group_first, group_count, a, c_first + c, c_count - c, out, out_stride);
 }
@@ -259,4 +243,5 @@ void fast_amx_init(struct leaf *leaf)
 	leaf->matmul[PACK_T4] = amx_t4;
 	leaf->matmul[PACK_K4] = amx_k4;
 	leaf->matmul[PACK_K5] = amx_k5;
+	leaf->matmul[PACK_I8] = fast_amx_row8;
 }

@@ -138,6 +138,7 @@ void leaf_init_avx512(struct leaf *leaf)
 	if (__builtin_cpu_supports("avx512vnni")) {
 		leaf->matmul[PACK_Q4] = fast_q4_avx512;
 		leaf->matmul[PACK_Q8] = fast_q8_avx512;
+		leaf->matmul[PACK_I8] = fast_row8_avx512;
 		fast_wide_init_avx512(leaf);
 		if (fast_amx_ready())
 			fast_amx_init(leaf);
