@@ -521,6 +521,19 @@ int hf_metrics(struct hf_client *c, struct hf_end *end)
 	return simple(c, METHOD_METRICS, NULL, end);
 }
 
+int hf_events_replay(struct hf_client *c, const char *principal, uint64_t first, uint64_t count,
+	struct hf_end *end)
+{
+	HOLD(c);
+	struct wire_call *m = begin(c, held, METHOD_EVENTS_REPLAY, NULL, end);
+	if (!m)
+		return end->code;
+	m->a.first = first;
+	m->a.count = count;
+	m->a.principal = str(principal);
+	return call_run(c, NULL, 0, NULL, end);
+}
+
 int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool special,
 	struct hf_end *end)
 {

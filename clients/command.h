@@ -29,7 +29,7 @@ struct said {
 	const char *runs[LIST_MAX]; /* NAME=COMMAND */
 	uint32_t run_count, interval_ms;
 	bool run_all, resume, count_said;
-	const char *key_file, *server_key;
+	const char *key_file, *server_key, *events;
 };
 
 /* Says a line on stderr: "holdfast: turn: …". Returns the exit code for a code of the library. */

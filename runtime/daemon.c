@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/endpoint.h"
+#include "runtime/events.h"
 #include "runtime/keep.h"
 #include "runtime/loop.h"
 
@@ -338,6 +339,8 @@ static int tables_open(struct daemon *d)
 	TRY(peers_open(d));
 	TRY(calls_open(d));
 	TRY(sessions_open(d));
+	TRY(events_open(d));
+	TRY(kv_open(d));
 	return step_open(d);
 }
 
@@ -408,6 +411,7 @@ static int daemon_open(struct daemon *d)
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
+	TRY(outlets_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
 			d->model->title, d->options.listen, ops->device_isa(forward_device(d->forward)),
@@ -419,6 +423,7 @@ static int daemon_open(struct daemon *d)
 
 static void daemon_close(struct daemon *d)
 {
+	outlets_close(d);
 	endpoint_close(d);
 	if (d->engine)
 		engine_close(&d->engine); /* closes the forward pass with it */
@@ -430,6 +435,8 @@ static void daemon_close(struct daemon *d)
 	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
+	events_close(d);
+	kv_close(d);
 	keep_close(d);
 	if (d->streams >= 0)
 		close(d->streams);

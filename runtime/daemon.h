@@ -133,6 +133,7 @@ struct call {
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
 	uint64_t poked_batch;
+	bool queue_told;        /* that it waits is told once */
 	bool poked;             /* a fault was made on purpose in its turn: at most one */
 	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
@@ -237,6 +238,10 @@ struct daemon {
 	void *zmq, *zap;
 	struct door door[DOORS_MAX];
 	uint32_t door_count;
+	struct outlet *outlet; /* sockets of events: outlet.h */
+	uint32_t outlet_count;
+	struct event_log *events;
+	struct kv *kv;         /* NULL: nobody asked for events of blocks */
 	struct tenants tenants, tenants_fresh;
 	int epoll, signals;
 	uint8_t boot[16];
@@ -349,6 +354,7 @@ void call_free(struct daemon *d, uint32_t call);
 void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
+void memory_release(void *at, size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
 void call_idem_forget(struct daemon *d, uint32_t call);
 /* 0: a new key; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
@@ -477,6 +483,8 @@ struct form *turn_form(const struct daemon *d, const struct call *c);
 
 /* step.c */
 int step_open(struct daemon *d);
+/* Why pages were given up, as it is told: enum lost_why. */
+const char *step_lost_name(uint32_t why);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
 void step_batch_done(struct daemon *d, struct engine_job *job);

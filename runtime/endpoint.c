@@ -109,7 +109,7 @@ static int sockets_make(struct daemon *d)
 	if (!d->zmq)
 		return -ERR_MEMORY;
 	zmq_ctx_set(d->zmq, ZMQ_BLOCKY, 0);
-	zmq_ctx_set(d->zmq, ZMQ_MAX_SOCKETS, DOORS_MAX + 16);
+	zmq_ctx_set(d->zmq, ZMQ_MAX_SOCKETS, 3 * DOORS_MAX + 16);
 	d->zap = zmq_socket(d->zmq, ZMQ_REP);
 	if (!d->zap)
 		return -ERR_MEMORY;
@@ -193,30 +193,47 @@ int endpoint_lock(struct daemon *d)
 }
 
 /* No moment in which others could connect: a file is made with the mode that it keeps. */
-static int door_bind(const struct door *door, mode_t mask)
+int endpoint_bind(void *socket, const char *listen, mode_t mask)
 {
 	const mode_t before = umask(mask);
-	const int bound = zmq_bind(door->socket, door->listen);
+	const int bound = zmq_bind(socket, listen);
 	const int error = errno;
 	umask(before);
 	if (bound == 0)
 		return 0;
-	log_say(LOG_ERROR, "the endpoint %s cannot be bound: %s", door->listen, zmq_strerror(error));
+	log_say(LOG_ERROR, "the endpoint %s cannot be bound: %s", listen, zmq_strerror(error));
 	return error == EACCES ? -ERR_PERMISSION : error == EADDRINUSE ? -ERR_IN_USE : -ERR_IO;
 }
 
 /* Over TCP there is nobody whom the kernel vouches for: only keys come in. */
-static int door_secure(struct door *door, const char *secret)
+int endpoint_secure(void *socket, const char *listen, const char *secret)
 {
-	if (strncmp(door->listen, "tcp://", 6) != 0)
+	if (strncmp(listen, "tcp://", 6) != 0)
 		return 0;
 	if (!secret[0] || !zmq_has("curve")) {
-		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE", door->listen);
+		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE", listen);
 		return -ERR_BAD_ARG;
 	}
-	set_int(door->socket, ZMQ_CURVE_SERVER, 1);
-	CHECK(zmq_setsockopt(door->socket, ZMQ_CURVE_SECRETKEY, secret, KEY_CHARS + 1) == 0);
+	set_int(socket, ZMQ_CURVE_SERVER, 1);
+	CHECK(zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret, KEY_CHARS + 1) == 0);
 	return 0;
+}
+
+bool endpoint_path_fits(const char *listen, const char *suffix)
+{
+	return strlen(listen + 6) + strlen(suffix) <= SUN_PATH_MAX;
+}
+
+int endpoint_path_take(int *lock, const char *listen)
+{
+	if (strncmp(listen, "tcp://", 6) == 0)
+		return 0;
+	if (strncmp(listen, "ipc:///", 7) != 0 || !endpoint_path_fits(listen, "")) {
+		log_say(LOG_ERROR, "events are told at ipc:///ABSOLUTE/PATH of %d bytes at most, or over TCP "
+			"where there are keys", SUN_PATH_MAX);
+		return -ERR_BAD_ARG;
+	}
+	return path_take(lock, listen + 6, false);
 }
 
 /* A tenant's socket. Its file may be reached by whom its folder lets in; the kernel says who that is, and
@@ -228,10 +245,10 @@ static int tenant_door(struct daemon *d, uint32_t tenant, const char *listen, bo
 	*door = (struct door){.tenant = tenant, .control = control, .lock = -1};
 	snprintf(door->listen, sizeof door->listen, "%s", listen);
 	TRY(door_make(d, door));
-	TRY(door_secure(door, secret));
+	TRY(endpoint_secure(door->socket, door->listen, secret));
 	if (strncmp(listen, "ipc://", 6) == 0)
 		TRY(path_take(&door->lock, listen + 6, false));
-	return door_bind(door, 0111);
+	return endpoint_bind(door->socket, door->listen, 0111);
 }
 
 static int tenants_open(struct daemon *d)
@@ -258,7 +275,7 @@ int endpoint_open(struct daemon *d)
 	CHECK(d->door[0].lock >= 0);
 	TRY(sockets_make(d));
 	TRY(door_make(d, &d->door[0]));
-	TRY(door_bind(&d->door[0], 0177));
+	TRY(endpoint_bind(d->door[0].socket, d->door[0].listen, 0177));
 	return tenants_open(d);
 }
 

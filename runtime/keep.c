@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "runtime/events.h"
 #include "runtime/loop.h"
 
 enum { ROW_VERSION = 1, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
@@ -362,6 +363,8 @@ static int session_restore(struct daemon *d, const struct store_key *key, const 
 	}
 	TRY(code);
 	session_enter(d, slot, row);
+	const struct event_part lost[] = {{"from", NULL, s->known}, {"to", NULL, 0}, {"why", "restarted", 0}};
+	event_say(d, s, "lost", lost, 3);
 	n->sessions++;
 	memcpy(op.bytes, row->op, sizeof op.bytes);
 	if (memcmp(&op, &none, sizeof op) == 0)

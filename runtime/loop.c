@@ -16,6 +16,7 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/events.h"
 #include "runtime/keep.h"
 
 enum {
@@ -366,7 +367,7 @@ static bool doors_readable(const struct daemon *d)
 	for (uint32_t i = 0; i < d->door_count; i++)
 		if (socket_readable(d->door[i].socket))
 			return true;
-	return socket_readable(d->zap);
+	return socket_readable(d->zap) || outlets_readable(d);
 }
 
 static void drain_begin(struct daemon *d)
@@ -433,6 +434,8 @@ static void tenants_again(struct daemon *d)
 		return;
 	}
 	const bool more = tenants_reload(&d->tenants, &d->tenants_fresh);
+	/* Who listens to events sends nothing at which he could be refused. */
+	outlets_again(d);
 	log_say(LOG_NOTICE, "tenants read again: %u grants%s", d->tenants.grant_count,
 		more ? "; new tenants, and other endpoints, need a restart" : "");
 }
@@ -539,6 +542,7 @@ static int loop_open(struct daemon *d)
 	for (uint32_t i = 0; i < d->door_count; i++)
 		TRY(epoll_add(d, socket_fd(d->door[i].socket)));
 	TRY(epoll_add(d, socket_fd(d->zap)));
+	TRY(outlets_watch(d));
 	TRY(epoll_add(d, d->signals));
 	if (d->store)
 		TRY(epoll_add(d, store_fd(d->store)));
@@ -578,6 +582,7 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 		step(d, &e, NULL);
 	}
 	*more = d->sink ? false : messages_take(d);
+	*more |= outlets_take(d);
 	turns_deferred(d);
 	peers_flush(d);
 	calls_flush(d);
@@ -591,6 +596,7 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	const uint64_t scrub = digests_scrub(d);
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
+	kv_flush(d);
 	audit(d);
 }
 

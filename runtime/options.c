@@ -43,6 +43,17 @@ static const struct entry table[] = {
 	TEXT("config", config, "", "file with lines `name = value`, read before the arguments"),
 	TEXT("tenants", tenants, "", "file of tenants: their endpoints, limits and keys; read again on SIGHUP"),
 	TEXT("curve-key", curve_key, "", "file of the server's secret key, for tenants over TCP"),
+	TEXT("events", events, "", "where session events are told, or none; default --listen and -events"),
+	NUMBER("events-kept", events_kept, 1, 65536, "256",
+	       "session events of a principal that are kept to be asked for"),
+	TEXT("kv-events", kv_events, "", "where events of KV blocks are told, ipc://PATH; default nowhere"),
+	TEXT("kv-replay", kv_replay, "", "with --kv-events: where kept ones are asked for, ipc://PATH"),
+	TEXT("kv-topic", kv_topic, "", "first frame of events of blocks"),
+	CHOICE("kv-form", kv_events_form, "array|map", "array", "their structs: as arrays, or as maps"),
+	BYTES("kv-events-kept", kv_events_kept, 65536, 1ull << 32, "16M",
+	      "bytes of them that are kept for each tenant"),
+	NUMBER("subscriptions", subscriptions, 1, 1ull << 20, "4096",
+	       "subscriptions of a socket of events; at more, all have to come again"),
 	TEXT("template", template_name, "", "chat template by name, when the file's is not recognised"),
 	FLAG("check", check, "print the memory plan and start nothing"),
 	FLAG("json", json, "with --check: as JSON"),
@@ -362,6 +373,10 @@ int options_read(int argc, char **argv, struct options *out)
 		return code;
 	if (out->page_tokens & (out->page_tokens - 1) || out->page_tokens > OPS_PARTITION) {
 		fprintf(stderr, "holdfastd: --page-tokens takes 16, 32, 64, 128 or 256\n");
+		return 2;
+	}
+	if (out->kv_replay[0] && !out->kv_events[0]) {
+		fprintf(stderr, "holdfastd: --kv-replay is beside --kv-events\n");
 		return 2;
 	}
 	if (!out->model[0]) {

@@ -35,6 +35,9 @@ struct options {
 	char trace[OPTIONS_PATH_MAX];
 	uint64_t idem_ms;
 	char inject[1024];
+	/* Sockets of events: where session events are told ("": beside --listen), and blocks. */
+	char events[OPTIONS_PATH_MAX], kv_events[OPTIONS_PATH_MAX], kv_replay[OPTIONS_PATH_MAX], kv_topic[64];
+	uint64_t events_kept, kv_events_kept, kv_events_form, subscriptions;
 };
 
 /* Fills in the defaults, then the config file if one is named, then the arguments (argv[0] is not

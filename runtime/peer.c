@@ -288,28 +288,39 @@ static bool zap_read(struct daemon *d, struct zap_request *r)
 	return true;
 }
 
+static bool grant_holds(const struct grant *g, bool operators)
+{
+	return g && (!operators || (g->roles & ROLE_OPERATOR));
+}
+
 /* Local sockets say "localhost:UID:GID:PID", which is the kernel's word; over TCP there must be a key.
    Either must be allowed at that tenant. Fills in the user id. */
-static bool zap_allows(const struct daemon *d, const struct zap_request *r, char user[64])
+static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[64])
 {
 	unsigned uid = 0;
 	char key[KEY_CHARS + 1];
 	if (r->count < 6 || r->count > 7 || strcmp(r->frame[0], "1.0") != 0)
 		return false;
+	/* Where events of blocks are told: only who may see all of the tenant's. */
+	char *slash = strchr(r->frame[2], '/');
+	const bool operators = slash && strcmp(slash, "/kv") == 0;
+	if (operators)
+		*slash = 0;
 	const uint32_t tenant = tenants_find(&d->tenants, r->frame[2]);
 	if (tenant == UINT32_MAX)
 		return false;
 	const bool local = tenant == 0 || strncmp(d->tenants.tenant[tenant].listen, "ipc:", 4) == 0;
 	if (local && strcmp(r->frame[5], "NULL") == 0 && sscanf(r->frame[3], "localhost:%u:", &uid) == 1) {
 		snprintf(user, 64, "u:%u", uid);
-		return tenant == 0 || tenants_uid(&d->tenants, tenant, uid);
+		return tenant == 0 ? !operators || uid == getuid()
+				   : grant_holds(tenants_uid(&d->tenants, tenant, uid), operators);
 	}
 	if (strcmp(r->frame[5], "CURVE") != 0 || r->count != 7 || r->length[6] != 32)
 		return false;
 	if (!zmq_z85_encode(key, (const uint8_t *)r->frame[6], 32))
 		return false;
 	snprintf(user, 64, "k:%s", key);
-	return tenant != 0 && tenants_key(&d->tenants, tenant, key);
+	return tenant != 0 && grant_holds(tenants_key(&d->tenants, tenant, key), operators);
 }
 
 void zap_serve(struct daemon *d)

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/events.h"
 #include "runtime/keep.h"
 
 enum {
@@ -122,6 +123,8 @@ uint64_t sessions_reap(struct daemon *d)
 				next = s->touched_us + idle_us;
 			continue;
 		}
+		const struct event_part idle = {"idle_ms", NULL, (d->now_us - s->touched_us) / 1000};
+		event_say(d, s, "expired", &idle, 1);
 		session_end(d, i);
 		if (!step_room(d))
 			break;
@@ -483,6 +486,7 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens)
 	const struct event e = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
 				.now_us = d->now_us, .as.rollback = {.tokens = tokens}};
 	step(d, &e, NULL);
+	kv_cut(d, s->sched);
 	s->why_lost = "rolled_back";
 }
 

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/events.h"
 #include "runtime/fault.h"
 #include "runtime/keep.h"
 
@@ -168,7 +169,7 @@ static void granted(const struct effect *e)
 		.free_bytes = e->as.residency.free_bytes};
 }
 
-static const char *lost_name(uint32_t why)
+const char *step_lost_name(uint32_t why)
 {
 	switch (why) {
 	case LOST_LEASE: return "lease_over";
@@ -232,7 +233,7 @@ static void effect_do(struct daemon *d, const struct effect *e)
 		batch_build(d, e);
 		return;
 	case EFFECT_LOST:
-		d->sessions[e->session_key].why_lost = lost_name(e->as.lost.why);
+		d->sessions[e->session_key].why_lost = step_lost_name(e->as.lost.why);
 		return;
 	case EFFECT_CLOSED:
 		session_drop(d, (uint32_t)e->session_key);
@@ -254,6 +255,8 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	(void)fault_pass(FAULT_STEP);
 	for (uint32_t i = 0; i < d->effects.count; i++)
 		effect_do(d, &d->effects.list[i]);
+	kv_step(d);
+	events_step(d);
 	step_record_close(d);
 	d->audit_due = true;
 	if (d->job && d->job->batch) {
@@ -367,8 +370,10 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		return;
 	}
 	CHECK(d->in_flight);
-	for (uint32_t i = 0; i < d->entry_count; i++)
+	for (uint32_t i = 0; i < d->entry_count; i++) {
 		result_make(d, job, i);
+		kv_computed(d, &d->entry[i], d->result[i].computed);
+	}
 	if (job->err) {
 		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
 		d->failed = job->err == -ERR_INTERNAL;

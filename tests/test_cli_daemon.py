@@ -39,7 +39,7 @@ def top(wire):
 
 
 def watch(wire):
-    watcher = subprocess.Popen([HOLDFAST, "watch", "--json", "--interval", "40"], stdout=subprocess.PIPE,
+    watcher = subprocess.Popen([HOLDFAST, "watch", "--json"], stdout=subprocess.PIPE,
                                env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
     time.sleep(0.5 * ar1.SLOW)
     session = wire.open()
@@ -51,8 +51,17 @@ def watch(wire):
     time.sleep(0.3 * ar1.SLOW)
     watcher.terminate()
     lines = [json.loads(l) for l in watcher.communicate()[0].splitlines()]
-    events = [l["event"] for l in lines if l["session"] == session.hex() and l["event"] != "state"]
-    assert events == ["opened", "demoted", "closed"], lines
+    events = [l["event"] for l in lines if l["sess"] == session.hex()]
+    assert events == ["granted", "running", "ended", "lost", "closed"], lines
+    assert [l["seq"] for l in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + len(lines)))
+    watcher = subprocess.Popen([HOLDFAST, "watch", "--count", "2"], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+    time.sleep(0.5 * ar1.SLOW)
+    session = wire.open(label="a label")
+    wire.ok("session.close", sess=session)
+    out = watcher.communicate(timeout=10 * ar1.SLOW)[0].splitlines()
+    assert f"{session.hex()}  granted  label a label  kind best_effort" in out[0] and out[1].endswith(f"{session.hex()}  closed  label a label"), out
+    assert "no events are told at" in run("watch", "--events", "ipc:///nowhere", code=1)[1]
 
 
 def metrics(wire):
