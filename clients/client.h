@@ -220,6 +220,10 @@ int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place
 	struct hf_end *end);
 /* The session as tokens (end->ids) and settings (end->json). */
 int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end);
+/* As a new one, of this daemon or another with the same model: settings in MessagePack (end->packed of
+   the export) and tokens. Settings that are none are bad_arg. */
+int hf_session_import(struct hf_client *c, const uint8_t *settings, size_t bytes, const uint32_t *ids,
+	size_t count, struct hf_session *out, struct hf_end *end);
 int hf_session_list(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end);
 
 /* --- The rest. Results in end->json, ids and bytes. --- */

@@ -43,6 +43,8 @@ int command_top(struct said *o);
 int command_watch(struct said *o);
 int command_metrics(struct said *o);
 int command_keygen(struct said *o);
+int command_export(struct said *o);
+int command_import(struct said *o);
 
 /* The command that --run names for a tool; NULL: none. */
 const char *tool_command(const struct said *o, const char *name);

@@ -360,12 +360,14 @@ static int signals_open(struct daemon *d)
 	return d->signals < 0 ? -ERR_IO : 0;
 }
 
-static void descriptors_raise(void)
+/* For the connections that are remembered, the library's own, and files. */
+static void descriptors_raise(uint64_t peers)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return;
-	const rlim_t wanted = limit.rlim_max < FD_WANTED ? limit.rlim_max : FD_WANTED;
+	const rlim_t all = FD_WANTED + 2 * peers;
+	const rlim_t wanted = limit.rlim_max < all ? limit.rlim_max : all;
 	if (limit.rlim_cur < wanted) {
 		limit.rlim_cur = wanted;
 		setrlimit(RLIMIT_NOFILE, &limit);
@@ -399,7 +401,7 @@ static int daemon_open(struct daemon *d)
 {
 	TRY(signals_open(d));
 	TRY(inject_open(d));
-	descriptors_raise();
+	descriptors_raise(d->options.peers);
 	TRY(tenants_read(d->options.tenants, &d->tenants));
 	TRY(endpoint_lock(d));
 	TRY(store_start(d));

@@ -290,9 +290,9 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
-	/* Takes every message in the socket's place: the self-test's. */
-	int (*sink)(struct daemon *d, uint8_t type, uint64_t channel, const void *body, size_t length,
-		    const void *blob, size_t blob_length);
+	/* Takes every message in the socket's place: the self-test's. Returns what peer_send does. */
+	int (*sink)(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		    size_t length, const void *blob, size_t blob_length);
 	uint8_t *scratch;       /* for what is kept */
 	int streams;            /* the file of what was sent */
 	bool restore_other;     /* what is restored was made with another model or plan */

@@ -205,11 +205,9 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 	peer_say(d, peer, WIRE_PONG, 0, bytes, w.length);
 }
 
-static void message_do(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
+void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		  size_t length, const void *blob, size_t blob_length)
 {
-	const void *body = zmq_msg_data(&p->part[2]);
-	const size_t length = zmq_msg_size(&p->part[2]);
-	const bool blob = p->count == 4;
 	if (h->type != WIRE_HELLO && !d->peers[peer].hello) {
 		peer_reject(d, peer, h->channel, ERR_UNAUTHENTICATED);
 		return;
@@ -226,8 +224,7 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 	switch (h->type) {
 	case WIRE_HELLO: hello(d, peer, body, length); break;
 	case WIRE_CALL:
-		method_call(d, peer, h->channel, body, length, blob ? zmq_msg_data(&p->part[3]) : NULL,
-			    blob ? zmq_msg_size(&p->part[3]) : 0);
+		method_call(d, peer, h->channel, body, length, blob, blob_length);
 		break;
 	case WIRE_WINDOW: window(d, peer, h, body, length); break;
 	case WIRE_CANCEL: cancel(d, peer, h, body, length); break;
@@ -320,7 +317,9 @@ static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
 	if (code)
 		peer_reject(d, peer, h.channel, code);
 	else
-		message_do(d, peer, &h, p);
+		loop_message(d, peer, &h, zmq_msg_data(&p->part[2]), zmq_msg_size(&p->part[2]),
+			     p->count == 4 ? zmq_msg_data(&p->part[3]) : NULL,
+			     p->count == 4 ? zmq_msg_size(&p->part[3]) : 0);
 }
 
 static bool socket_readable(void *socket)

@@ -114,6 +114,9 @@ uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t lengt
 	if (slot == NONE)
 		return NONE;
 	struct peer *p = &d->peers[slot];
+	/* What is owed to the one before is not the new one's. */
+	if (p->used)
+		peer_gone(d, slot);
 	memset(p, 0, sizeof *p);
 	p->used = true;
 	memcpy(p->id, id, length);
@@ -124,6 +127,21 @@ uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t lengt
 	return slot;
 }
 
+/* Frames to the socket. It refuses on the first one or not at all, so that a message is sent whole. */
+static int frames_send(void *socket, const struct peer *p, const struct wire_header *header,
+		       const void *body, size_t length, const void *blob, size_t blob_length)
+{
+	uint8_t bytes[WIRE_HEADER_BYTES];
+	wire_header_write(header, bytes);
+	if (zmq_send(socket, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+		return errno == EAGAIN || errno == EINTR ? -ERR_LIMIT : -ERR_CLOSED;
+	int failed = zmq_send(socket, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
+	failed |= zmq_send(socket, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
+	if (blob)
+		failed |= zmq_send(socket, blob, blob_length, ZMQ_DONTWAIT) < 0;
+	return failed ? -ERR_CLOSED : 0;
+}
+
 int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, uint64_t seq,
 	      const void *body, size_t length, const void *blob, size_t blob_length)
 {
@@ -131,27 +149,14 @@ int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, u
 	CHECK(p->used);
 	if (p->gone)
 		return -ERR_CLOSED;
-	if (d->sink)
-		return d->sink(d, type, channel, body, length, blob, blob_length);
 	const struct wire_header header = {.type = type, .flags = blob ? WIRE_FLAG_BLOB : 0,
 					   .channel = channel, .seq = seq};
-	uint8_t bytes[WIRE_HEADER_BYTES];
-	wire_header_write(&header, bytes);
-	/* The socket refuses on the first frame or not at all, so that a message is sent whole. */
-	if (zmq_send(d->door[p->door].socket, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
-		if (errno == EAGAIN || errno == EINTR) {
-			p->congested = true;
-			p->retry_us = d->now_us + CONGESTED_RETRY_US;
-			return -ERR_LIMIT;
-		}
-		return -ERR_CLOSED;
-	}
-	p->congested = false;
-	int failed = zmq_send(d->door[p->door].socket, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
-	failed |= zmq_send(d->door[p->door].socket, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
-	if (blob)
-		failed |= zmq_send(d->door[p->door].socket, blob, blob_length, ZMQ_DONTWAIT) < 0;
-	return failed ? -ERR_CLOSED : 0;
+	const int code = d->sink ? d->sink(d, peer, &header, body, length, blob, blob_length)
+				 : frames_send(d->door[p->door].socket, p, &header, body, length, blob, blob_length);
+	p->congested = code == -ERR_LIMIT;
+	if (p->congested)
+		p->retry_us = d->now_us + CONGESTED_RETRY_US;
+	return code;
 }
 
 void peer_say(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, const void *body,
