@@ -20,6 +20,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/intake.h"
+
 enum { SUN_PATH_MAX = 107 };
 
 /* In place of the C library's, for libzmq, which ends the process when an ipc endpoint runs out of
@@ -35,8 +37,10 @@ int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags
 			errno = ECONNABORTED;
 		return fd;
 	}
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)fd < limit.rlim_cur / 5 * 4)
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)fd < limit.rlim_cur / 5 * 4) {
+		intake_begin(fd);
 		return fd;
+	}
 	close(fd);
 	errno = ECONNABORTED;
 	return -1;
@@ -105,6 +109,7 @@ static int sockets_make(struct daemon *d)
 	/* Routing ids count up from rand(): an unseeded one could be guessed by a client that wants to
 	   collide with the next. */
 	srand(randombytes_random());
+	intake_limit(d->options.unread_bytes);
 	d->zmq = zmq_ctx_new();
 	if (!d->zmq)
 		return -ERR_MEMORY;
@@ -133,7 +138,7 @@ static int door_make(struct daemon *d, struct door *door)
 	set_int(router, ZMQ_ROUTER_HANDOVER, 0);
 	/* Beyond what a burst of refusals needs; streams are bounded by their credit, not by this. */
 	set_int(router, ZMQ_SNDHWM, 2048);
-	set_int(router, ZMQ_RCVHWM, 256);
+	set_int(router, ZMQ_RCVHWM, 64);
 	set_int(router, ZMQ_SNDBUF, 262144);
 	set_int(router, ZMQ_RCVBUF, 262144);
 	set_int(router, ZMQ_HEARTBEAT_IVL, 5000);

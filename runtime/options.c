@@ -94,6 +94,8 @@ static const struct entry table[] = {
 	NUMBER("growth", growth, 0, 1 << 20, "256", "growth quantum in tokens; 0: promise in full"),
 	BYTES("body-bytes", body_bytes, 1024, 64 << 20, "262144", "MessagePack body of one message"),
 	BYTES("blob-bytes", blob_bytes, 1024, 256 << 20, "1048576", "third frame of one message"),
+	BYTES("unread-bytes", unread_bytes, 0, 1ull << 32, "16M",
+	      "bytes of a connection that bring no whole message before it is closed; 0: any"),
 	BYTES("stream-bytes", stream_bytes, 1024, 64 << 20, "65536", "unread text of a turn before it pauses"),
 	BYTES("window", window_bytes, 1, 64 << 20, "65536", "credit of a call that names none"),
 	BYTES("window-max", window_max, 1, 256 << 20, "1048576", "credit beyond what was sent"),
@@ -377,6 +379,10 @@ int options_read(int argc, char **argv, struct options *out)
 	}
 	if (out->kv_replay[0] && !out->kv_events[0]) {
 		fprintf(stderr, "holdfastd: --kv-replay is beside --kv-events\n");
+		return 2;
+	}
+	if (out->unread_bytes && out->unread_bytes < 2 * (out->body_bytes + out->blob_bytes)) {
+		fprintf(stderr, "holdfastd: --unread-bytes is less than two of the largest messages\n");
 		return 2;
 	}
 	if (!out->model[0]) {

@@ -26,7 +26,7 @@ struct options {
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
 	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;
-	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
+	uint64_t body_bytes, blob_bytes, unread_bytes, stream_bytes, window_bytes, window_max;
 	uint64_t lease_max_ms, principal_bytes;
 	uint64_t detach_ms, detach_max_ms, keep_ms, session_idle_ms, strikes, mute_ms;
 	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;

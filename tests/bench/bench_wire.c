@@ -2,7 +2,7 @@
  * What the loop does in a second, without a model: small calls, DATA out, their latency at half of that
  * load, what a token waits between the engine and its reader, and what those cost who only wait.
  *
- *	bench_wire MODEL [calls|data|latency|idle N|waiting N]
+ *	bench_wire MODEL [calls|data|half|latency|idle N|waiting N|soak N]
  *
  * Method: the daemon with a scripted engine runs in a thread; clients speak AR/1 over its ipc socket from
  * others (idle: from another process). Besides the wall's time the loop's own processor time is taken,
@@ -106,8 +106,9 @@ static double process_mib(pid_t pid)
 	double kib = 0;
 	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
 	FILE *file = fopen(path, "r");
+	/* Without files, such as the audit log. */
 	while (file && fgets(line, sizeof line, file))
-		if (sscanf(line, "VmRSS: %lf kB", &kib) == 1)
+		if (sscanf(line, "RssAnon: %lf kB", &kib) == 1)
 			break;
 	if (file)
 		fclose(file);
@@ -190,15 +191,14 @@ static double percentile(double p)
 /* --- Small calls. --- */
 
 /* rate 0: as many as go. Returns calls a second. */
-static double calls_run(void *s, double seconds, double rate, double *cpu_rate)
+static double calls_run(void *s, uint64_t *channel_at, double seconds, double rate, double *cpu_rate)
 {
 	static double sent[1 << 16];
 	static struct wire_call m;
-	static uint64_t channel;
 	uint8_t body[4096];
 	struct wire_header h;
 	size_t length;
-	uint64_t ended = 0, flying = 0, began = channel;
+	uint64_t ended = 0, flying = 0, channel = *channel_at, began = channel;
 	const double start = now(), cpu = loop_cpu();
 	sample_count = 0;
 	for (double t = start; t < start + seconds || flying; t = now()) {
@@ -223,6 +223,7 @@ static double calls_run(void *s, double seconds, double rate, double *cpu_rate)
 	}
 	const double took = now() - start;
 	*cpu_rate = (double)ended / (loop_cpu() - cpu);
+	*channel_at = channel;
 	qsort(samples, sample_count, sizeof *samples, smaller);
 	return (double)ended / took;
 }
@@ -232,10 +233,11 @@ static void calls(const char *model)
 	double cpu;
 	daemon_start(model, (char *[]){"--kv-memory", "600000"}, 2);
 	void *context = zmq_ctx_new(), *s = client_open(context);
-	calls_run(s, 0.5, 0, &cpu);
-	const double most = calls_run(s, 4, 0, &cpu);
+	uint64_t channel = 0;
+	calls_run(s, &channel, 0.5, 0, &cpu);
+	const double most = calls_run(s, &channel, 4, 0, &cpu);
 	printf("small calls: %.0f a second, one client; %.0f a second of the loop's processor time\n", most, cpu);
-	const double half = calls_run(s, 4, most / 2, &cpu);
+	const double half = calls_run(s, &channel, 4, most / 2, &cpu);
 	printf("  at half of that (%.0f): p50 %.0f us, p99 %.0f us\n", half, percentile(0.5), percentile(0.99));
 	zmq_close(s);
 	zmq_ctx_term(context);
@@ -273,19 +275,18 @@ static void sessions_open_all(void *s, struct wire_id ids[STREAMS], uint64_t *ch
 }
 
 /* Every stream's turn of `tokens`; again and again for so long. Returns DATA a second. */
-static double streams_run(void *s, double seconds, uint32_t tokens, double *cpu_rate, double *tokens_rate)
+static double streams_run(void *s, const struct wire_id ids[STREAMS], uint64_t *channel_at, double seconds,
+			  uint32_t tokens, double *cpu_rate, double *tokens_rate)
 {
 	static struct wire_call m;
 	static struct wire_data data;
 	static uint8_t body[1 << 16];
-	struct wire_id ids[STREAMS];
 	struct wire_limits limits;
-	uint64_t channel = 0, count = 0, got = 0, of[STREAMS], seen[STREAMS];
+	uint64_t channel = *channel_at, count = 0, got = 0, of[STREAMS], seen[STREAMS];
 	const uint32_t prompt[16] = {97};
 	size_t length;
 	struct wire_header h;
 	wire_limits_default(&limits);
-	sessions_open_all(s, ids, &channel);
 	sample_count = 0;
 	const double start = now(), cpu = loop_cpu();
 	uint32_t running = 0;
@@ -333,6 +334,7 @@ static double streams_run(void *s, double seconds, uint32_t tokens, double *cpu_
 	const double took = now() - start;
 	*cpu_rate = (double)count / (loop_cpu() - cpu);
 	*tokens_rate = (double)got / took;
+	*channel_at = channel;
 	qsort(samples, sample_count, sizeof *samples, smaller);
 	return (double)count / took;
 }
@@ -344,13 +346,44 @@ static void streams(const char *model, const char *what, uint64_t step_us, uint3
 	scripted.on_sample = on_sample;
 	daemon_start(model, (char *[]){"--kv-memory", "40M", "--stream-bytes", "1M", "--audit-map-bytes", "1G"}, 6);
 	void *context = zmq_ctx_new(), *s = client_open(context);
-	const double most = streams_run(s, seconds, tokens, &cpu, &rate);
+	struct wire_id ids[STREAMS];
+	uint64_t channel = 0;
+	sessions_open_all(s, ids, &channel);
+	const double most = streams_run(s, ids, &channel, seconds, tokens, &cpu, &rate);
 	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most, rate,
 	       cpu);
 	printf("  from the engine to the reader: p50 %.0f us, p99 %.0f us\n", percentile(0.5), percentile(0.99));
 	zmq_close(s);
 	zmq_ctx_term(context);
 	daemon_stop();
+}
+
+/* So many messages, in and out, of small calls and of streams in turn. Memory must not grow, and nothing be
+   left: every chunk ends with the last END. */
+static int soak(const char *model, uint64_t most)
+{
+	uint64_t messages = 0, channel = 0;
+	double cpu, rate, first = 0, last = 0;
+	struct wire_id ids[STREAMS];
+	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M", "--audit-map-bytes", "4G"}, 6);
+	void *context = zmq_ctx_new(), *s = client_open(context);
+	sessions_open_all(s, ids, &channel);
+	for (uint32_t chunk = 0; messages < most; chunk++) {
+		const uint64_t before = channel;
+		calls_run(s, &channel, 0.25, 0, &cpu);
+		messages += 3 * (channel - before);
+		const double data = streams_run(s, ids, &channel, 0.25, 60, &cpu, &rate);
+		messages += (uint64_t)(data * 0.25);
+		/* The audit log is a file in memory, and no growth of ours. */
+		last = process_mib(getpid());
+		if (chunk == 2)
+			first = last;
+	}
+	zmq_close(s);
+	zmq_ctx_term(context);
+	daemon_stop();
+	printf("%" PRIu64 " messages: %.1f MiB after the third half second, %.1f MiB at the end\n", messages, first, last);
+	return first > 0 && last < first + 24 ? 0 : 1;
 }
 
 /* --- Those who wait. --- */
@@ -450,12 +483,15 @@ static void waiting(const char *model, uint32_t count)
 }
 
 /* Each in a process of its own: the daemon is one of a process. */
-static void apart(const char *model, const char *what, uint32_t count)
+static int apart(const char *model, const char *what, uint64_t count)
 {
+	int status = 1, code = 0;
 	fflush(stdout);
 	const pid_t child = fork();
 	if (child == 0) {
-		if (strcmp(what, "calls") == 0)
+		if (strcmp(what, "soak") == 0)
+			code = soak(model, count);
+		else if (strcmp(what, "calls") == 0)
 			calls(model);
 		else if (strcmp(what, "data") == 0)
 			streams(model, "DATA out, 32 streams, 267,000 tokens a second made", 120, 700, 4);
@@ -464,13 +500,14 @@ static void apart(const char *model, const char *what, uint32_t count)
 		else if (strcmp(what, "latency") == 0)
 			streams(model, "32 streams, a step of 5 ms", 5000, 300, 5);
 		else if (strcmp(what, "idle") == 0)
-			idle(model, count);
+			idle(model, (uint32_t)count);
 		else
-			waiting(model, count);
+			waiting(model, (uint32_t)count);
 		fflush(stdout);
-		_exit(0);
+		_exit(code);
 	}
-	waitpid(child, NULL, 0);
+	waitpid(child, &status, 0);
+	return status == 0 ? 0 : 1;
 }
 
 int main(int argc, char **argv)
@@ -482,9 +519,10 @@ int main(int argc, char **argv)
 		return 2;
 	}
 	samples = malloc(SAMPLES_MAX * sizeof *samples);
-	const uint32_t count = argc > 3 ? (uint32_t)strtoul(argv[3], NULL, 10) : 10000;
+	const uint64_t count = argc > 3 ? strtoull(argv[3], NULL, 10) : 10000;
+	int code = argc > 2 && strcmp(argv[2], "soak") == 0 ? apart(argv[1], "soak", count) : 0;
 	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
 		if (argc < 3 || strcmp(argv[2], all[i]) == 0)
-			apart(argv[1], all[i], count);
-	return 0;
+			code |= apart(argv[1], all[i], count);
+	return code;
 }
