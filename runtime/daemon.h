@@ -91,8 +91,10 @@ struct session {
 	uint32_t history;          /* tokens in `token` */
 	uint32_t call;             /* the running call, or NONE */
 	uint32_t mark_count;
-	uint32_t *token;           /* context of them */
-	struct turn_mark *mark;    /* options.session_turns of them */
+	uint32_t *token;           /* context of them, or as many as there are, while it rests */
+	struct turn_mark *mark;    /* options.session_turns of them, or so */
+	uint32_t *far_token;       /* the room for all of them */
+	struct turn_mark *far_mark;
 	struct template_state state;
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
@@ -260,6 +262,7 @@ struct daemon {
 	struct owed *owed;       /* ring of OWED_MAX */
 	uint32_t owed_first, owed_count;
 	struct session *sessions;
+	uint8_t *near;           /* short histories of sessions that rest */
 	struct call *calls;
 	struct idem *idem;
 	uint32_t idem_count, idem_next;
@@ -409,6 +412,17 @@ void session_drop(struct daemon *d, uint32_t session);
 /* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
 uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
+/* session_rest.c */
+int session_rest_open(struct daemon *d);
+void session_rest_close(struct daemon *d);
+/* Nothing of it runs: a short history needs no pages of its own. Its tokens may be read, and cut. */
+void session_rest(struct daemon *d, uint32_t session);
+/* Before anything is appended. */
+void session_wake(struct session *s);
+/* What was touched of the room for all goes back. */
+void session_far_release(struct daemon *d, struct session *s);
+/* The form of another session with the same tools; NULL: none. */
+struct held_form *session_form_same(const struct daemon *d, const struct wire_args *a);
 /* Cuts the history and what goes with it to `tokens`, which lies within it. */
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
 /* Cuts to `tokens` here and in the scheduler; the session has no running call. */

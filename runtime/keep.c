@@ -365,6 +365,7 @@ static int session_restore(struct daemon *d, const struct store_key *key, const 
 	session_enter(d, slot, row);
 	const struct event_part lost[] = {{"from", NULL, s->known}, {"to", NULL, 0}, {"why", "restarted", 0}};
 	event_say(d, s, "lost", lost, 3);
+	session_rest(d, slot);
 	n->sessions++;
 	memcpy(op.bytes, row->op, sizeof op.bytes);
 	if (memcmp(&op, &none, sizeof op) == 0)

@@ -166,6 +166,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	struct session *s = &d->sessions[c->session];
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	session_wake(s);
 	undo_take(d, call, add->keep);
 	if (add->keep < s->history) {
 		session_cut(d, c->session, add->keep);
@@ -216,6 +217,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 {
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
+	session_wake(s);
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
@@ -536,5 +538,6 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (end.durable)
 		c->hold_mark = store_mark(d->store) + 1;
 	turn_form_drop(c);
+	session_rest(d, c->session);
 	call_end(d, call, &end);
 }

@@ -19,6 +19,7 @@
 #include "runtime/keep.h"
 #include "runtime/loop.h"
 #include "tests/draw.h"
+#include "tests/memory.h"
 #include "tests/scripted_engine.h"
 #include "tests/tap.h"
 
@@ -54,6 +55,7 @@ static struct {
 	struct wire_id sessions[PRINCIPALS][SESSIONS];
 	uint32_t session_next[PRINCIPALS];
 	uint64_t channel[CLIENTS], cancelled[CLIENTS];
+	bool here[CLIENTS]; /* it has a place among the peers */
 	bool stuck[CLIENTS], lost[CLIENTS]; /* its pipe is full; it is gone, and the daemon does not know */
 	uint64_t messages, answered, ends, data, rejects, resumed, lives;
 	uint64_t statuses[16];
@@ -208,12 +210,27 @@ static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, co
 	return 0;
 }
 
+/* Who had a place among the peers and gave it up to another is owed nothing that waited for room. */
+static void places_look(void)
+{
+	bool here[CLIENTS] = {false};
+	for (uint32_t i = 0; i < daemon_.options.peers; i++)
+		if (daemon_.peers[i].used)
+			here[daemon_.peers[i].id[1]] = true;
+	for (uint32_t i = 0; i < CLIENTS; i++) {
+		if (world.here[i] && !here[i])
+			client_gone(i);
+		world.here[i] = here[i];
+	}
+}
+
 /* As parts_peer does, without a socket. */
 static uint32_t peer_of(uint32_t client)
 {
 	struct daemon *d = &daemon_;
 	const uint8_t id[2] = {'p', (uint8_t)client};
 	const uint32_t peer = peer_find(d, 0, id, sizeof id, client % PRINCIPALS);
+	places_look();
 	if (peer == NONE)
 		return NONE;
 	d->peers[peer].roles = ROLE_AGENT | (client == 0 ? ROLE_OPERATOR : 0);
@@ -221,8 +238,8 @@ static uint32_t peer_of(uint32_t client)
 	return peer;
 }
 
-static void say(uint32_t client, uint8_t type, uint64_t channel, const struct wire_writer *w, const void *blob,
-		size_t blob_length)
+static void say(uint32_t client, uint8_t type, uint64_t channel, const struct wire_writer *w,
+		const void *blob, size_t blob_length)
 {
 	const uint32_t peer = peer_of(client);
 	const struct wire_header h = {.type = type, .flags = blob ? WIRE_FLAG_BLOB : 0, .channel = channel};
@@ -373,7 +390,8 @@ static void say_call(uint32_t client)
 	wire_call_init(&m, (enum wire_method)method);
 	m.window = draw(3) ? draw(4000) : 1 << 20;
 	/* Methods of a session name one. */
-	m.has_sess = method <= METHOD_SESSION_PARK && method != METHOD_SESSION_OPEN && method != METHOD_SESSION_LIST;
+	m.has_sess = method <= METHOD_SESSION_PARK && method != METHOD_SESSION_OPEN &&
+		     method != METHOD_SESSION_LIST;
 	m.has_sess |= method == METHOD_SESSION_EXPORT;
 	m.sess = session_any(client % PRINCIPALS);
 	if (draw(3) == 0) {
@@ -488,47 +506,12 @@ static void noise(void)
 		loop_once();
 }
 
-static double anonymous_mib(void)
-{
-	char line[256];
-	double kib = 0;
-	FILE *file = fopen("/proc/self/status", "r");
-	while (file && fgets(line, sizeof line, file))
-		if (sscanf(line, "RssAnon: %lf kB", &kib) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return kib / 1024;
-}
-
 static uint32_t still_owed(void)
 {
 	uint32_t n = 0;
 	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++)
 		n += world.calls[i].used;
 	return n;
-}
-
-/* What is still open, for whoever has to find out why. */
-static void said(void)
-{
-	const struct daemon *d = &daemon_;
-	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++)
-		if (world.calls[i].used)
-			printf("# client %u is owed channel %llu of method %u, accepted %d\n", world.calls[i].client,
-			       (unsigned long long)world.calls[i].channel, world.calls[i].method,
-			       world.calls[i].accepted);
-	for (uint32_t i = 0; i < d->options.calls; i++) {
-		const struct call *c = &d->calls[i];
-		if (c->state != CALL_FREE && !call_kept(c))
-			printf("# call %u: state %d, peer %d, channel %llu, sent %zu of %zu, window %llu, end %zu, marks "
-			       "%llu %llu, waits %d, paused %d, detach %llu\n", i, c->state, (int)c->peer,
-			       (unsigned long long)c->channel, c->sent_bytes, c->visible, (unsigned long long)c->window,
-			       c->end_length, (unsigned long long)c->accept_mark, (unsigned long long)c->hold_mark,
-			       c->waiting, c->paused, (unsigned long long)c->detach_us);
-	}
-	printf("# in flight %d, settled %llu, messages %llu\n", d->in_flight,
-	       (unsigned long long)store_settled(d->store), (unsigned long long)world.messages);
 }
 
 /* Everybody reads again; what is owed comes, and then nothing is held. */
@@ -558,7 +541,7 @@ static bool quiet(void)
 		if (round > 20)
 			usleep(round < 200 ? 50 : 1000);
 	}
-	said();
+	printf("# %u calls are owed, after %llu messages\n", still_owed(), (unsigned long long)world.messages);
 	return false;
 }
 
@@ -617,6 +600,7 @@ static void messages_in_any_order(void)
 			daemon_inside_close(&daemon_);
 			for (uint32_t i = 0; i < CLIENTS; i++)
 				client_gone(i);
+			memset(world.here, 0, sizeof world.here);
 			REQUIRE(life_open() == 0);
 		}
 	}
@@ -648,8 +632,8 @@ int main(void)
 	snprintf(cache, sizeof cache, "%s/cache", home);
 	snprintf(command, sizeof command, "'%s/tests/make_tiny' %s 7", build ? build : ".", model);
 	CHECK(system(command) == 0);
-	char *argv[] = {"holdfastd", "--model", model, "--state", state, "--cache", cache, "--template", "smollm2",
-		"--listen", "ipc:///nowhere", "--kv-memory", "300000", "--host-memory", "60000", "--context", "256",
+	char *argv[] = {"holdfastd", "--model", model, "--state", state, "--cache", cache,
+		"--template", "smollm2", "--listen", "ipc:///nowhere", "--kv-memory", "300000", "--host-memory", "60000", "--context", "256",
 		"--sessions", "24", "--turns", "4", "--queue", "6", "--calls", "40", "--calls-principal", "16",
 		"--stream-bytes", "1024", "--detach-ms", "20", "--detach-max-ms", "60", "--keep-ms", "30",
 		"--note-ms", "50", "--stall-ms", "150", "--session-turns", "8", "--strikes", "0", "--peers", "5",

@@ -348,8 +348,8 @@ static int header_row(const char *line)
 	const char *at = strchr(line, '"') + 1;
 	for (unsigned byte; *at != '"' && sscanf(at, "%2x", &byte) == 1; at += 2)
 		bytes[length++] = (uint8_t)byte;
-	const int good = sscanf(at, "\", {\"type\": %u, \"flags\": %u, \"channel\": %llu, \"seq\": %llu", &type, &flags,
-				&channel, &seq) == 4;
+	const int good = sscanf(at, "\", {\"type\": %u, \"flags\": %u, \"channel\": %llu, \"seq\": %llu", &type,
+				&flags, &channel, &seq) == 4;
 	const int code = wire_header_read(bytes, length, &h);
 	if (!good)
 		return sscanf(at, "\", \"%31[a-z_]\"", error) == 1 && code < 0 && strcmp(err_name(-code), error) == 0;

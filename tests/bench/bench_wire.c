@@ -22,6 +22,7 @@
 
 #include "runtime/daemon.h"
 #include "tests/draw.h"
+#include "tests/memory.h"
 #include "tests/scripted_engine.h"
 
 enum { STREAMS = 32, SAMPLES_MAX = 4000000, DEPTH = 48, POSITIONS = 8192 };
@@ -100,21 +101,6 @@ static double loop_cpu(void)
 	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static double process_mib(pid_t pid)
-{
-	char path[64], line[256];
-	double kib = 0;
-	snprintf(path, sizeof path, "/proc/%d/status", (int)pid);
-	FILE *file = fopen(path, "r");
-	/* Without files, such as the audit log. */
-	while (file && fgets(line, sizeof line, file))
-		if (sscanf(line, "RssAnon: %lf kB", &kib) == 1)
-			break;
-	if (file)
-		fclose(file);
-	return kib / 1024;
-}
-
 /* --- A client. --- */
 
 static void *client_open(void *context)
@@ -125,8 +111,8 @@ static void *client_open(void *context)
 	struct wire_writer w;
 	const struct wire_hello m = {.client = {"bench", 5}};
 	const struct wire_header h = {.type = WIRE_HELLO};
-	if (!s || zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero) || zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero) ||
-	    zmq_connect(s, at.endpoint))
+	if (!s || zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero) ||
+	    zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero) || zmq_connect(s, at.endpoint))
 		fail("a connection");
 	wire_writer_init(&w, body, sizeof body);
 	wire_write_hello(&w, &m);
@@ -160,7 +146,8 @@ static bool take(void *s, struct wire_header *h, uint8_t *body, size_t room, siz
 	size_t size = sizeof more;
 	zmq_pollitem_t item = {.socket = s, .events = ZMQ_POLLIN};
 	if (zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0) {
-		if (wait_ms == 0 || zmq_poll(&item, 1, wait_ms) <= 0 || zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0)
+		if (wait_ms == 0 || zmq_poll(&item, 1, wait_ms) <= 0 ||
+		    zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0)
 			return false;
 	}
 	if (wire_header_read(head, sizeof head, h) != 0)
@@ -344,14 +331,15 @@ static void streams(const char *model, const char *what, uint64_t step_us, uint3
 	double cpu, rate;
 	scripted.step_us = step_us;
 	scripted.on_sample = on_sample;
-	daemon_start(model, (char *[]){"--kv-memory", "40M", "--stream-bytes", "1M", "--audit-map-bytes", "1G"}, 6);
+	daemon_start(model, (char *[]){"--kv-memory", "40M", "--stream-bytes", "1M",
+		     "--audit-map-bytes", "1G"}, 6);
 	void *context = zmq_ctx_new(), *s = client_open(context);
 	struct wire_id ids[STREAMS];
 	uint64_t channel = 0;
 	sessions_open_all(s, ids, &channel);
 	const double most = streams_run(s, ids, &channel, seconds, tokens, &cpu, &rate);
-	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most, rate,
-	       cpu);
+	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most,
+	       rate, cpu);
 	printf("  from the engine to the reader: p50 %.0f us, p99 %.0f us\n", percentile(0.5), percentile(0.99));
 	zmq_close(s);
 	zmq_ctx_term(context);
@@ -365,7 +353,8 @@ static int soak(const char *model, uint64_t most)
 	uint64_t messages = 0, channel = 0;
 	double cpu, rate, first = 0, last = 0;
 	struct wire_id ids[STREAMS];
-	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M", "--audit-map-bytes", "4G"}, 6);
+	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M",
+		     "--audit-map-bytes", "4G"}, 6);
 	void *context = zmq_ctx_new(), *s = client_open(context);
 	sessions_open_all(s, ids, &channel);
 	for (uint32_t chunk = 0; messages < most; chunk++) {
@@ -375,14 +364,15 @@ static int soak(const char *model, uint64_t most)
 		const double data = streams_run(s, ids, &channel, 0.25, 60, &cpu, &rate);
 		messages += (uint64_t)(data * 0.25);
 		/* The audit log is a file in memory, and no growth of ours. */
-		last = process_mib(getpid());
+		last = anonymous_mib();
 		if (chunk == 2)
 			first = last;
 	}
 	zmq_close(s);
 	zmq_ctx_term(context);
 	daemon_stop();
-	printf("%" PRIu64 " messages: %.1f MiB after the third half second, %.1f MiB at the end\n", messages, first, last);
+	printf("%" PRIu64 " messages: %.1f MiB after the third half second, %.1f MiB at the end\n", messages, first,
+	       last);
 	return first > 0 && last < first + 24 ? 0 : 1;
 }
 
@@ -395,7 +385,7 @@ static void idle(const char *model, uint32_t count)
 	snprintf(peers, sizeof peers, "%u", count + 16);
 	daemon_start(model, (char *[]){"--kv-memory", "600000", "--peers", peers}, 4);
 	usleep(300000);
-	const double before = process_mib(getpid());
+	const double before = anonymous_mib();
 	if (pipe(in) != 0)
 		fail("a pipe");
 	const pid_t child = fork();
@@ -411,7 +401,8 @@ static void idle(const char *model, uint32_t count)
 		size_t length;
 		uint32_t welcome = 0;
 		for (uint32_t i = 0; i < count; i++)
-			welcome += take(client_open(context), &h, body, sizeof body, &length, 10000) && h.type == WIRE_WELCOME;
+			welcome += take(client_open(context), &h, body, sizeof body, &length, 10000) &&
+				   h.type == WIRE_WELCOME;
 		if (write(in[1], &welcome, sizeof welcome) != sizeof welcome)
 			_exit(1);
 		pause();
@@ -421,7 +412,7 @@ static void idle(const char *model, uint32_t count)
 	if (read(in[0], &welcome, sizeof welcome) != sizeof welcome)
 		fail("the clients");
 	sleep(1);
-	const double grown = process_mib(getpid()) - before, cpu = loop_cpu(), start = now();
+	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
 	sleep(5);
 	printf("%u connections that wait: %.1f KiB each with the library's buffers, %zu bytes each of ours; "
 	       "the loop takes %.2f %% of a core\n", welcome, grown * 1024 / welcome, sizeof(struct peer),
@@ -436,21 +427,23 @@ static void waiting(const char *model, uint32_t count)
 	static struct wire_call m;
 	static struct wire_end end;
 	static uint8_t body[1 << 16];
-	static const char tool[] = "{\"name\":\"ls\",\"parameters\":{\"type\":\"object\",\"properties\":{},\"required\":[]}}";
+	static const char tool[] = "{\"name\":\"ls\",\"parameters\":{\"type\":\"object\",\"properties\":{},"
+				   "\"required\":[]}}";
 	char sessions[16];
 	struct wire_limits limits;
 	struct wire_header h;
-	uint64_t channel = 0;
+	uint64_t channel = 0, history = 0;
 	uint32_t waits = 0;
 	size_t length;
 	wire_limits_default(&limits);
-	snprintf(sessions, sizeof sessions, "%u", count + 16);
-	daemon_start(model, (char *[]){"--kv-memory", "1G", "--sessions", sessions, "--audit-map-bytes", "4G"}, 6);
+	snprintf(sessions, sizeof sessions, "%u", count + 128);
+	daemon_start(model, (char *[]){"--kv-memory", "1G", "--sessions", sessions, "--audit-map-bytes", "4G"},
+		     6);
 	void *context = zmq_ctx_new(), *s = client_open(context);
 	double before = 0;
 	for (uint32_t i = 0; i < count + 100; i++) {
 		if (i == 100)
-			before = process_mib(getpid()); /* what is made once is made */
+			before = anonymous_mib(); /* what is made once is made */
 		wire_call_init(&m, METHOD_SESSION_OPEN);
 		m.a.tool_count = 1;
 		m.a.tools[0] = (struct wire_str){tool, sizeof tool - 1};
@@ -470,12 +463,13 @@ static void waiting(const char *model, uint32_t count)
 			;
 		if (h.type == WIRE_END && wire_read_end(body, length, &limits, &end) == 0)
 			waits += end.status.length == 9 && memcmp(end.status.at, "tool_wait", 9) == 0;
+		history = end.usage.history ? end.usage.history : history;
 	}
 	sleep(1);
-	const double grown = process_mib(getpid()) - before, cpu = loop_cpu(), start = now();
+	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
 	sleep(5);
-	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the loop takes %.2f %% "
-	       "of a core\n", waits, end.usage.history, grown * 1024 / (waits > 100 ? waits - 100 : 1),
+	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the loop takes "
+	       "%.2f %% of a core\n", waits, history, grown * 1024 / (waits > 100 ? waits - 100 : 1),
 	       (loop_cpu() - cpu) / (now() - start) * 100);
 	zmq_close(s);
 	zmq_ctx_term(context);
@@ -514,8 +508,8 @@ int main(int argc, char **argv)
 {
 	static const char *const all[] = {"calls", "data", "half", "latency", "idle", "waiting"};
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N]\n", all[0], all[1], all[2], all[3], all[4],
-			all[5]);
+		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1], all[2],
+			all[3], all[4], all[5]);
 		return 2;
 	}
 	samples = malloc(SAMPLES_MAX * sizeof *samples);
