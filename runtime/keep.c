@@ -328,7 +328,7 @@ static void session_enter(struct daemon *d, uint32_t slot, const struct row *row
 
 static int limits_fit(const struct daemon *d, const struct row *row)
 {
-	if (row->history < d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
+	if (row->history <= d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
 	    row->principal < d->options.principals)
 		return 0;
 	log_say(LOG_ERROR, "a session of this store has %u tokens in %u turns; start with --context and "

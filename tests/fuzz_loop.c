@@ -19,6 +19,7 @@
 #include "runtime/keep.h"
 #include "runtime/loop.h"
 #include "tests/draw.h"
+#include "tests/fuzz_fill.h"
 #include "tests/memory.h"
 #include "tests/scripted_engine.h"
 #include "tests/tap.h"
@@ -55,6 +56,7 @@ static struct {
 	struct wire_id sessions[PRINCIPALS][SESSIONS];
 	uint32_t session_next[PRINCIPALS];
 	uint64_t channel[CLIENTS], cancelled[CLIENTS];
+	bool unknown[CLIENTS]; /* it is told to say HELLO */
 	bool here[CLIENTS]; /* it has a place among the peers */
 	bool stuck[CLIENTS], lost[CLIENTS]; /* its pipe is full; it is gone, and the daemon does not know */
 	uint64_t messages, answered, ends, data, rejects, resumed, lives;
@@ -166,6 +168,8 @@ static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, co
 {
 	const uint32_t client = d->peers[peer].id[1], principal = client % PRINCIPALS;
 	(void)blob;
+	if (d->peers[peer].id[0] != 'p')
+		return 0; /* a stranger's */
 	if (world.lost[client]) {
 		world.lost[client] = false;
 		client_gone(client);
@@ -177,14 +181,13 @@ static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, co
 	switch (h->type) {
 	case WIRE_REJECT:
 		world.rejects++;
+		static struct wire_reject refused;
+		if (wire_read_reject(body, length, &d->wire, &refused) != 0)
+			bad("REJECT is unreadable");
+		world.unknown[client] |= refused.err.code == ERR_UNAUTHENTICATED;
 		/* A cancel that came too late is refused on its call's channel. */
-		if (!c && h->channel && !world.cancelled[client]) {
-			struct wire_reject m;
-			CHECK(wire_read_reject(body, length, &d->wire, &m) == 0);
-			printf("# client %u, channel %llu: %s\n", client, (unsigned long long)h->channel,
-			       err_name(m.err.code));
+		if (!c && h->channel && !world.cancelled[client])
 			bad("REJECT of what nobody asked");
-		}
 		if (c)
 			c->used = false;
 		break;
@@ -215,7 +218,7 @@ static void places_look(void)
 {
 	bool here[CLIENTS] = {false};
 	for (uint32_t i = 0; i < daemon_.options.peers; i++)
-		if (daemon_.peers[i].used)
+		if (daemon_.peers[i].used && daemon_.peers[i].id[0] == 'p')
 			here[daemon_.peers[i].id[1]] = true;
 	for (uint32_t i = 0; i < CLIENTS; i++) {
 		if (world.here[i] && !here[i])
@@ -298,80 +301,6 @@ static struct wire_id key_any(void)
 	struct wire_id id = {{0}};
 	id.bytes[0] = (uint8_t)(1 + draw(KEYS));
 	return id;
-}
-
-static const char *const tool = "{\"name\":\"ls\",\"parameters\":{\"type\":\"object\",\"properties\":{},"
-				"\"required\":[]}}";
-
-/* Arguments of a turn, of text or tokens. */
-static size_t turn_fill(struct wire_call *m, uint32_t *ids)
-{
-	struct wire_args *a = &m->a;
-	size_t count = 0;
-	a->sampling.max_tokens = 1 + draw(draw(4) ? 12 : 200);
-	a->sampling.ignore_end = draw(2);
-	a->sampling.logprobs = draw(4) == 0;
-	a->supersede = draw(4) == 0;
-	if (draw(6) == 0)
-		a->tool_choice = TOOL_REQUIRED;
-	if (m->method == METHOD_SESSION_CONTINUE && draw(3)) {
-		a->message_count = 1;
-		a->messages[0] = (struct wire_message){.role = WIRE_TOOL, .content = {"ok", 2},
-						       .tool_call_id = {"c", 1}};
-	} else if (m->method == METHOD_SESSION_TURN && draw(4) == 0) {
-		a->message_count = 1;
-		a->messages[0] = (struct wire_message){.role = WIRE_USER, .content = {"ab cd", 5}};
-	} else {
-		a->tokens_in_blob = true;
-		a->tool_choice = 0;
-		count = 1 + draw(draw(3) ? 20 : 150);
-		for (size_t i = 0; i < count; i++)
-			ids[i] = 97 + draw(26);
-		if (draw(3) == 0)
-			a->keep = draw(120);
-	}
-	return count;
-}
-
-static void args_fill(struct wire_call *m)
-{
-	struct wire_args *a = &m->a;
-	static struct wire_str tools[1];
-	(void)tools;
-	switch (m->method) {
-	case METHOD_SESSION_OPEN:
-		if (draw(3))
-			a->template_name = (struct wire_str){"none", 4};
-		else if (draw(2)) {
-			a->tool_count = 1;
-			a->tools[0] = (struct wire_str){tool, strlen(tool)};
-		}
-		/* fallthrough */
-	case METHOD_SESSION_FORK:
-	case METHOD_SESSION_RESIDENCY:
-		a->residency.present = m->method == METHOD_SESSION_RESIDENCY || draw(3) == 0;
-		a->residency.kind = (uint8_t)draw(3);
-		a->residency.bytes = draw(40000);
-		a->residency.lease_ms = draw(2000);
-		if (m->method == METHOD_SESSION_FORK && draw(2))
-			a->tokens = draw(60);
-		break;
-	case METHOD_SESSION_ROLLBACK:
-		*(draw(2) ? &a->tokens : &a->to_turn) = draw(80);
-		break;
-	case METHOD_SESSION_HINT: a->returns_in_ms = draw(5000); break;
-	case METHOD_SESSION_PARK: {
-		static const struct wire_str places[] = {{"host", 4}, {"tokens", 6}, {"disk", 4}};
-		a->place = places[draw(3)];
-		break;
-	}
-	case METHOD_EVENTS_REPLAY:
-		a->first = draw(100);
-		a->count = 1 + draw(300);
-		break;
-	case METHOD_TOKENIZE: a->text = (struct wire_str){"some text", 9}; break;
-	default: break;
-	}
 }
 
 static void say_call(uint32_t client)
@@ -475,10 +404,27 @@ static void loop_once(void)
 		return;
 }
 
+/* Somebody comes for whom another has to give up his place. */
+static void stranger(void)
+{
+	const uint8_t id[2] = {'s', (uint8_t)draw(200)};
+	const struct wire_header h = {.type = WIRE_HELLO};
+	const struct wire_hello m = {.client = {"x", 1}};
+	struct wire_writer w = writer();
+	const uint32_t peer = peer_find(&daemon_, 0, id, sizeof id, 0);
+	CHECK(wire_write_hello(&w, &m) == 0);
+	places_look();
+	if (peer != NONE)
+		loop_message(&daemon_, peer, &h, w.at, w.length, NULL, 0);
+}
+
 static void noise(void)
 {
 	const uint32_t client = draw(CLIENTS), what = draw(100);
-	if (what < 42)
+	if (world.unknown[client] && draw(8)) {
+		world.unknown[client] = false;
+		say_hello(client);
+	} else if (what < 42)
 		say_call(client);
 	else if (what < 58)
 		say_small(client, WIRE_WINDOW);
@@ -500,6 +446,8 @@ static void noise(void)
 		memset(world.stuck, 0, sizeof world.stuck);
 	else if (what == 96 && draw(4) == 0)
 		world.lost[client] = true;
+	else if (what == 98 && draw(8) == 0)
+		stranger();
 	else if (what == 97)
 		leap_us += draw(20) ? draw(20000) : draw(400000);
 	if (draw(3) == 0)
@@ -633,10 +581,11 @@ int main(void)
 	snprintf(command, sizeof command, "'%s/tests/make_tiny' %s 7", build ? build : ".", model);
 	CHECK(system(command) == 0);
 	char *argv[] = {"holdfastd", "--model", model, "--state", state, "--cache", cache,
-		"--template", "smollm2", "--listen", "ipc:///nowhere", "--kv-memory", "300000", "--host-memory", "60000", "--context", "256",
+		"--template", "smollm2", "--listen", "ipc:///nowhere", "--kv-memory", "300000",
+		"--host-memory", "60000", "--context", "256",
 		"--sessions", "24", "--turns", "4", "--queue", "6", "--calls", "40", "--calls-principal", "16",
 		"--stream-bytes", "1024", "--detach-ms", "20", "--detach-max-ms", "60", "--keep-ms", "30",
-		"--note-ms", "50", "--stall-ms", "150", "--session-turns", "8", "--strikes", "0", "--peers", "5",
+		"--note-ms", "50", "--stall-ms", "150", "--session-turns", "8", "--strikes", "0", "--peers", "7",
 		"--principals", "4", "--events-kept", "64", "--log", "error", "--threads", "1",
 		"--audit-map-bytes", "1G", "--session-idle-ms", "4000", "--integrity", "check", NULL};
 	CHECK(options_read(sizeof argv / sizeof argv[0] - 1, argv, &options) == 0);

@@ -371,8 +371,8 @@ static int soak(const char *model, uint64_t most)
 	zmq_close(s);
 	zmq_ctx_term(context);
 	daemon_stop();
-	printf("%" PRIu64 " messages: %.1f MiB after the third half second, %.1f MiB at the end\n", messages, first,
-	       last);
+	printf("%" PRIu64 " messages: %.1f MiB after the third half second, %.1f MiB at the end\n", messages,
+	       first, last);
 	return first > 0 && last < first + 24 ? 0 : 1;
 }
 
@@ -468,8 +468,8 @@ static void waiting(const char *model, uint32_t count)
 	sleep(1);
 	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
 	sleep(5);
-	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the loop takes "
-	       "%.2f %% of a core\n", waits, history, grown * 1024 / (waits > 100 ? waits - 100 : 1),
+	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the loop "
+	       "takes %.2f %% of a core\n", waits, history, grown * 1024 / (waits > 100 ? waits - 100 : 1),
 	       (loop_cpu() - cpu) / (now() - start) * 100);
 	zmq_close(s);
 	zmq_ctx_term(context);
