@@ -25,7 +25,8 @@
 #include "runtime/tenant.h"
 #include "sched/sched.h"
 
-enum { NONE = 0xffffffffu, ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
+enum { NONE = 0xffffffffu, PRINCIPAL_MIXED = 0xfffffffeu };
+enum { ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
 
 struct principal {
 	char name[NAME_MAX_BYTES]; /* "uid:1000", "TENANT/NAME", "TENANT/NAME/ACT_AS"; empty: free */
@@ -222,6 +223,8 @@ struct stats {
 	struct histogram first_token, next_token, queue;
 };
 
+struct lower_disk;
+
 struct daemon {
 	struct options options;
 	struct model *model;
@@ -275,13 +278,15 @@ struct daemon {
 		int err;
 	} *copied;
 	uint32_t copied_first, copied_count;
-	uint32_t *page_principal; /* per page: who had it last, to know what must be cleared */
+	struct lower_disk *disk; /* NULL: there is no disk tier */
+	bool disk_refused;      /* there should be one, and its file could not be used */
+	uint32_t *page_principal; /* per page, by pages_number: who had it last, to know what must be cleared */
 
 	struct wire_limits wire;
 	struct wire_call message; /* the CALL in hand */
 	struct rendering rendering;
 	uint32_t *ids;          /* context + 1 of room */
-	struct page_ref *refs;  /* pages of one session */
+	struct page_ref *refs;  /* pages of one session, group after group */
 	uint8_t *out;           /* room for one outgoing body */
 	size_t out_max;
 	uint32_t *mask;         /* vocab bits */
@@ -303,7 +308,7 @@ struct daemon {
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
 	uint32_t forgotten_next;
 	struct inject inject;
-	struct page_sum *sums;  /* per page */
+	struct page_sum *sums;  /* per page, by pages_number */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
 	uint32_t scrub_page;
 	uint64_t scrub_next_us, scrub_began_us;
@@ -476,12 +481,47 @@ void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 /* Fills the sample of a turn's last row. */
 void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
 
-/* lower.c: pages of the host slab. */
+/* lower.c: pages of the host slab, and what copies have in common. */
 int lower_open(struct daemon *d);
 void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);
+void lower_done(struct daemon *d, uint64_t copy, int err); /* err: an enum err, or 0 */
 void lower_tell(struct daemon *d);
+
+enum { LOWER_STAGES = 64 }; /* copies that the disk tier may have with the engine at once */
+/* lower_disk.c: copies to and from the disk tier. Without one all of them do nothing. */
+void lower_disk_copy(struct daemon *d, const struct effect *e);
+void lower_disk_pump(struct daemon *d);
+void lower_disk_took(struct daemon *d, uint32_t stage, int err);
+/* Takes what the disk has done. Returns when to be called next at the latest. */
+uint64_t lower_disk_tick(struct daemon *d);
+int lower_disk_fd(const struct daemon *d); /* -1: there is none */
+struct lower_figures {
+	uint64_t puts, gets, lost, bad_slots, read_bytes_s, stalled;
+};
+struct lower_figures lower_figures(const struct daemon *d);
+/* Pages of the disk lost their last owner. */
+void lower_free(struct daemon *d, const struct effect *e);
+/* The session's history was cut; the session is gone, and nothing of it stays in the file. */
+void lower_history_cut(struct daemon *d, uint32_t session, uint32_t tokens);
+void lower_forget(struct daemon *d, uint32_t session);
+
+/* lower_found.c: the disk tier from one process to the next. */
+/* Opens the file, before the scheduler's limits are final: without it there is no disk to schedule. */
+int lower_disk_open(struct daemon *d);
+int lower_disk_scan(struct daemon *d); /* before the first session is restored */
+void lower_disk_close(struct daemon *d);
+/* The session restored before that has most full pages of the tier in common with this one: so many
+   tokens. NONE. */
+uint32_t lower_donor(struct daemon *d, uint32_t session, uint32_t *tokens);
+/* Gives a session that the scheduler knows, and that rests, what more of it is in the file. */
+void lower_adopt(struct daemon *d, uint32_t session);
+void lower_found(struct daemon *d, const struct effect *e);
+/* All sessions are restored: what is nobody's is emptied. */
+void lower_adopted(struct daemon *d);
+/* At the end: sessions at rest are written down. True when done, or when the time for it is over. */
+bool lower_park(struct daemon *d);
 
 /* turn_bias.c: biases, and what DRY takes off. */
 void turn_bias(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
@@ -527,15 +567,31 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		 const uint8_t *blob, size_t blob_length);
 
 /* digest.c */
+/* groups.c: layers with a window have pages of their own. */
+bool groups_wanted(const struct daemon *d); /* by the model, the options and the limits */
+/* Divides bytes between the groups, for contexts of groups_context tokens of which `turns` run. */
+void groups_split(const struct daemon *d, uint64_t bytes, uint64_t turns, uint64_t pages[2]);
+uint64_t groups_context(const struct daemon *d);
+double groups_contexts(const struct daemon *d, uint64_t tokens); /* of so many, on the device */
+uint64_t groups_bytes(const struct daemon *d, enum place place);
+/* The pages of all groups as one row of numbers: those of group 0 first. The last is the way back: the
+   group, and in *number its page. */
+uint32_t pages_count(const struct daemon *d, enum place place);
+uint32_t pages_number(const struct daemon *d, enum place place, uint32_t group, uint32_t page);
+uint32_t pages_group(const struct daemon *d, enum place place, uint32_t *number);
+
 int digests_open(struct daemon *d);
-/* The digests that an entry of the batch asks for; its pages are in d->refs. resumes: its turn begins. */
-void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes);
+/* The digests that an entry of the batch asks for, of one group: its pages are in refs, the first is the
+   session's `first`. resumes: its turn begins. */
+void digests_entry(struct daemon *d, const struct batch_entry *e, uint32_t group, uint32_t first,
+		   const struct page_ref *refs, bool resumes);
 void digests_take(struct daemon *d, const struct engine_job *job);
 /* A page that was found to be another under that tag. */
-bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
+bool digest_bad(const struct daemon *d, uint32_t group, uint32_t page, uint64_t tag);
 /* Pages at rest are compared, a few. Returns when to be called next. */
 uint64_t digests_scrub(struct daemon *d);
-/* The faults of --inject on an entry, whose pages are in d->refs. */
+/* The faults of --inject on an entry, whose pages are in d->refs: those of group 0 from refs[0] on, all
+   of them, then those of group 1, the first of which is the session's `first`. */
 void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
 		  bool resumes, uint64_t batch);
 

@@ -67,6 +67,20 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+static uint32_t window_layers(const struct arch *arch)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < arch->layers; i++)
+		count += weights_window(arch, i) > 0;
+	return count;
+}
+
+bool forward_windowed(const struct model *model)
+{
+	const uint32_t count = window_layers(&model->arch);
+	return count > 0 && count < model->arch.layers;
+}
+
 /* -ERR_OUT_OF_RANGE for what the model cannot do. */
 static int forward_plan_make(const struct model *model, const struct forward_options *options,
 			     struct device_plan *plan, char *reason)
@@ -85,7 +99,14 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 			 options->page_tokens);
 		return -ERR_OUT_OF_RANGE;
 	}
-	const uint32_t pages = least((context - 1) / options->page_tokens + 2, options->page_count);
+	const uint32_t most = (context - 1) / options->page_tokens + 2;
+	const uint32_t pages = least(most, options->page_count) + least(most, options->window_pages);
+	const uint32_t windows = options->window_pages ? window_layers(arch) : 0;
+	if (options->window_pages && (windows == 0 || windows == arch->layers)) {
+		snprintf(reason, MODEL_REASON_MAX, "not some of its layers have a window, but %s",
+			 windows ? "all" : "none");
+		return -ERR_OUT_OF_RANGE;
+	}
 	/* A sampled row may bring a mask, the counts of every token so far, and biases. */
 	const uint64_t extra = ((uint64_t)arch->vocab + 63) / 64 * 8 +
 			       8 * (uint64_t)least(context, arch->vocab) + 8 * FORWARD_BIAS_MAX;
@@ -101,8 +122,9 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		.width = arch->width, .heads = arch->heads, .kv_heads = arch->kv_heads,
 		.head = arch->head, .ff = arch->ff, .vocab = arch->vocab,
 		.page_tokens = options->page_tokens,
-		.group_count = 1,
-		.group[0] = {.layers = arch->layers, .page_count = options->page_count},
+		.group_count = windows ? 2 : 1,
+		.group[0] = {.layers = arch->layers - windows, .page_count = options->page_count},
+		.group[1] = {.layers = windows, .page_count = options->window_pages},
 		.rows_max = options->rows_max,
 		.sequences_max = options->sequences_max,
 		.samples_max = options->samples_max,
@@ -135,8 +157,11 @@ int forward_needs(const struct model *model, const struct forward_options *optio
 		return -ERR_BAD_FILE;
 	out->workspace_bytes = needs.workspace_bytes;
 	out->slab_bytes = options->page_count ? needs.slab_bytes : 0;
-	out->page_bytes = ops_page_bytes(options->kv, arch->layers, arch->kv_heads, arch->head,
+	out->page_bytes = ops_page_bytes(options->kv, plan.group[0].layers, arch->kv_heads, arch->head,
 					 options->page_tokens);
+	out->window_page_bytes = plan.group_count > 1
+		? ops_page_bytes(options->kv, plan.group[1].layers, arch->kv_heads, arch->head,
+				 options->page_tokens) : 0;
 	return 0;
 }
 
@@ -146,9 +171,12 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 	const uint32_t facts[] = {FORWARD_LAYOUT, forward->plan.kv,
 				  forward->ops->device_act(forward->device),
 				  forward->plan.page_tokens};
+	const uint32_t windows = forward->plan.group[1].layers;
 	crypto_generichash_state state;
 	crypto_generichash_init(&state, NULL, 0, sizeof forward->plan_hash);
 	crypto_generichash_update(&state, (const uint8_t *)facts, sizeof facts);
+	if (windows)
+		crypto_generichash_update(&state, (const uint8_t *)&windows, sizeof windows);
 	if (smooth)
 		crypto_generichash_update(&state, (const uint8_t *)smooth, count * sizeof *smooth);
 	crypto_generichash_final(&state, forward->plan_hash, sizeof forward->plan_hash);
@@ -183,6 +211,8 @@ static int forward_load(struct forward *f, const struct forward_options *options
 	}
 	err = weights_open(f->model, f->ops, f->device, options->progress, options->progress_arg,
 			   &f->weights, reason);
+	if (err == 0 && f->plan.group_count > 1)
+		weights_group(&f->weights);
 	for (uint32_t i = 0; err == 0 && smooth && i < arch->layers; i++)
 		err = weights_smooth(&f->weights, i, smooth + (size_t)i * count, count);
 	if (err == 0)

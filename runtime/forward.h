@@ -21,7 +21,10 @@ struct forward_options {
 	enum integrity integrity;
 	uint32_t threads;     /* 0: all cores */
 	uint32_t page_tokens; /* default 16 */
-	uint32_t page_count;  /* of the slab, one group */
+	uint32_t page_count;  /* of the slab */
+	/* 0: one group of pages, of all layers. Else window layers have pages of their own, group 1, and
+	   so many of them; for models of which forward_windowed is true. */
+	uint32_t window_pages;
 	uint32_t rows_max, sequences_max, samples_max; /* of one step */
 	uint32_t context;     /* at most the model's; 0: the model's */
 	const char *cache_dir; /* where INT8's smoothing vector is kept; NULL: not kept */
@@ -33,7 +36,11 @@ void forward_options_default(struct forward_options *options);
 
 struct forward_needs {
 	uint64_t weights_bytes, workspace_bytes, slab_bytes, page_bytes;
+	uint64_t window_page_bytes; /* of group 1; 0 if there is none */
 };
+
+/* Some of its layers have a window, and some have none. */
+bool forward_windowed(const struct model *model);
 
 struct forward; /* one thread at a time */
 

@@ -504,7 +504,7 @@ static void store_take(struct daemon *d)
 
 static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 {
-	if (more || doors_readable(d))
+	if (more || doors_readable(d) || (d->copied_count && step_room(d)))
 		return 0;
 	/* While the audit log has no room nothing of this could be done: its growth wakes us. */
 	uint64_t next = step_room(d) ? sched_deadline_us(d->sched) : UINT64_MAX;
@@ -547,7 +547,7 @@ static int loop_open(struct daemon *d)
 	TRY(epoll_add(d, d->signals));
 	if (d->store)
 		TRY(epoll_add(d, store_fd(d->store)));
-	return 0;
+	return lower_disk_fd(d) >= 0 ? epoll_add(d, lower_disk_fd(d)) : 0;
 }
 
 /* The engine's descriptor stays readable while its result cannot be taken: then it is not waited for. */
@@ -575,7 +575,9 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 {
 	d->now_us = loop_clock_us();
 	d->loop_turns++;
+	const uint64_t disk = lower_disk_tick(d);
 	engine_take(d);
+	lower_submit(d);
 	store_take(d);
 	if (d->now_us >= sched_deadline_us(d->sched) && step_room(d)) {
 		const struct event e = {.kind = EVENT_TIMER, .session = SCHED_NONE, .turn = SCHED_NONE,
@@ -588,6 +590,7 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	peers_flush(d);
 	calls_flush(d);
 	*calls_next = calls_tick(d);
+	*calls_next = disk < *calls_next ? disk : *calls_next;
 	const uint64_t reap = sessions_reap(d);
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
@@ -632,12 +635,13 @@ int loop_run(struct daemon *d)
 	d->now_us = d->started_us = loop_clock_us();
 	for (;;) {
 		loop_turn(d, &more, &calls_next);
-		if (d->failed || d->stopping || (d->draining && drain_over(d)))
+		if (d->failed || d->stopping || (d->draining && drain_over(d) && lower_park(d)))
 			break;
 		struct epoll_event fired[8];
 		const int n = epoll_wait(d->epoll, fired, 8, sleep_ms(d, calls_next, more));
 		for (int i = 0; i < n; i++)
-			if (d->store && fired[i].data.fd == store_fd(d->store))
+			if ((d->store && fired[i].data.fd == store_fd(d->store)) ||
+			    fired[i].data.fd == lower_disk_fd(d))
 				fd_drain(fired[i].data.fd);
 	}
 	if (d->failed)

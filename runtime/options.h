@@ -22,6 +22,11 @@ struct options {
 	uint64_t kv, isa, act, integrity, log; /* values of their enums */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
 	uint64_t host_memory;    /* bytes of the host slab; 0: none */
+	uint64_t windows;        /* 0 trim, 1 keep: pages of layers with a window */
+	uint64_t kv_context;     /* tokens; 0: a quarter of a session's context */
+	uint64_t disk_bytes;     /* bytes of the disk tier; 0: none */
+	uint64_t disk_reserve, disk_wait_ms, stop_ms;
+	char disk_dir[OPTIONS_PATH_MAX];
 	uint64_t page_tokens, context, threads;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */

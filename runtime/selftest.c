@@ -274,13 +274,17 @@ static void life_close(void)
 
 static bool worn(const struct daemon *d)
 {
-	uint32_t bad = 0;
-	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	for (uint32_t i = 0; i < pages; i++) {
-		struct page_view v;
-		bad += sched_page(d->sched, 0, i, &v) == 0 && v.state == PAGE_QUARANTINED;
+	bool worn = false;
+	for (uint32_t g = 0; g < d->limits.group_count; g++) {
+		uint32_t bad = 0;
+		const uint32_t pages = d->limits.group[g].page_count[PLACE_DEVICE];
+		for (uint32_t i = 0; i < pages; i++) {
+			struct page_view v;
+			bad += sched_page(d->sched, g, i, &v) == 0 && v.state == PAGE_QUARANTINED;
+		}
+		worn = worn || bad > pages / 3;
 	}
-	return bad > pages / 3;
+	return worn;
 }
 
 /* Rounds until the pages are worn out by quarantine, or enough was done. */

@@ -98,6 +98,7 @@ void session_drop(struct daemon *d, uint32_t session)
 	struct session *s = &d->sessions[session];
 	CHECK(s->used);
 	turns_deferred_end(d, session, NULL);
+	lower_forget(d, session);
 	form_drop(s);
 	session_far_release(d, s);
 	s->used = false;
@@ -157,6 +158,7 @@ void session_cut(struct daemon *d, uint32_t session, uint32_t tokens)
 	if (within && !at_start)
 		s->state.open = true;
 	s->history = tokens;
+	lower_history_cut(d, session, tokens);
 	if (s->kept_history > tokens)
 		s->kept_history = tokens;
 	if (s->kept_marks > s->mark_count)
@@ -188,16 +190,11 @@ void session_end_fields(const struct session *s, struct wire_end *end)
 /* The events' form of what a client asks for. */
 static void residency_event(struct daemon *d, const struct wire_residency_args *a, struct event *e)
 {
-	const uint64_t page = d->limits.group[0].page_bytes, span = d->limits.page_tokens;
 	e->as.residency.kind = a->present ? a->kind : RESIDENCY_BEST_EFFORT;
 	if (!a->present || a->kind == WIRE_BEST_EFFORT)
 		return;
-	uint64_t bytes = a->bytes;
-	if (bytes == WIRE_NONE && a->tokens != WIRE_NONE) {
-		const uint64_t tokens = a->tokens < d->limits.context_tokens ? a->tokens : d->limits.context_tokens;
-		bytes = (tokens + span - 1) / span * page;
-	}
-	e->as.residency.bytes = bytes == WIRE_NONE ? (d->limits.context_tokens + span - 1) / span * page : bytes;
+	const uint64_t tokens = a->tokens == WIRE_NONE ? d->limits.context_tokens : a->tokens;
+	e->as.residency.bytes = a->bytes == WIRE_NONE ? sched_context_bytes(d->sched, tokens) : a->bytes;
 	if (a->kind == WIRE_LEASED) {
 		const uint64_t ms = a->lease_ms == WIRE_NONE ? d->options.lease_max_ms : a->lease_ms;
 		e->as.residency.lease_us = (ms < d->options.lease_max_ms ? ms : d->options.lease_max_ms) * 1000;
@@ -448,6 +445,9 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	struct event e = {.kind = EVENT_FORK, .session = parent->sched, .turn = SCHED_NONE,
 			  .principal = parent->principal, .now_us = d->now_us, .session_key = slot};
 	residency_event(d, &a->residency, &e);
+	/* Its tokens first: the step may move its pages, and asks what they stand for. */
+	s->history = parent->history;
+	memcpy(s->token, parent->token, s->history * sizeof *s->token);
 	step(d, &e, NULL);
 	if (step_granted.err) {
 		session_drop(d, slot);
@@ -456,7 +456,6 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const struct granted granted = step_granted;
 	s->sched = granted.session;
-	s->history = parent->history;
 	s->turn = parent->turn;
 	s->state = parent->state;
 	s->tools = parent->tools;
@@ -467,7 +466,6 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		s->form->sessions++;
 	s->waits_since_us = parent->waits_since_us;
 	s->why_lost = "fork_tail";
-	memcpy(s->token, parent->token, s->history * sizeof *s->token);
 	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
 	label_take(s, &a->label);
 	record_session(d, s, STORE_SESSION_OPEN);
@@ -492,9 +490,9 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens)
 		return; /* What the scheduler knows is before the cut: the rest was never computed. */
 	const struct event e = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
 				.now_us = d->now_us, .as.rollback = {.tokens = tokens}};
+	s->why_lost = "rolled_back"; /* unless the step knows better */
 	step(d, &e, NULL);
 	kv_cut(d, s->sched);
-	s->why_lost = "rolled_back";
 }
 
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m)
