@@ -372,12 +372,24 @@ static int session_restore(struct daemon *d, const struct store_key *key, const 
 	}
 	TRY(code);
 	session_enter(d, slot, row);
-	const struct event_part lost[] = {{"from", NULL, s->known}, {"to", NULL, 0}, {"why", "restarted", 0}};
-	event_say(d, s, "lost", lost, 3);
 	session_rest(d, slot);
 	n->sessions++;
 	memcpy(n->op[slot].bytes, row->op, sizeof n->op[slot].bytes);
 	return 0;
+}
+
+/* What was resident before the restart and is not found below the device. */
+static void lost_say(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		const struct session *s = &d->sessions[i];
+		struct session_view view;
+		if (!s->used || sched_session(d->sched, s->sched, &view) != 0 || view.resident >= s->known)
+			continue;
+		const struct event_part lost[] = {{"from", NULL, s->known}, {"to", NULL, view.resident},
+						  {"why", "restarted", 0}};
+		event_say(d, s, "lost", lost, 3);
+	}
 }
 
 /* Turns run again when all sessions rest as they did: until then some are forks of others. */
@@ -431,6 +443,7 @@ int keep_restore(struct daemon *d)
 	int code = sessions_restore(d, &n);
 	if (code == 0) {
 		lower_adopted(d);
+		lost_say(d);
 		code = turns_restore(d, &n);
 	}
 	free(n.op);

@@ -445,10 +445,10 @@ static void signals_take(struct daemon *d)
 {
 	struct signalfd_siginfo info;
 	while (read(d->signals, &info, sizeof info) == sizeof info) {
-		if (info.ssi_signo == SIGHUP)
+		if (info.ssi_signo == SIGHUP) {
 			tenants_again(d);
-		if (info.ssi_signo == SIGHUP)
 			continue;
+		}
 		if (d->draining) {
 			d->stopping = true; /* asked twice: at once */
 			continue;
@@ -595,9 +595,8 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
-	const uint64_t sweep = keep_sweep(d);
+	const uint64_t sweep = keep_sweep(d), scrub = digests_scrub(d);
 	*calls_next = sweep < *calls_next ? sweep : *calls_next;
-	const uint64_t scrub = digests_scrub(d);
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
 	kv_flush(d);

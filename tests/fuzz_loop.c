@@ -502,6 +502,20 @@ static bool quiet(void)
 			usleep(round < 200 ? 50 : 1000);
 	}
 	printf("# %u calls are owed, after %llu messages\n", still_owed(), (unsigned long long)world.messages);
+	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++) {
+		const struct owed_call *o = &world.calls[i];
+		const uint32_t at = o->used && o->accepted ? call_of_op(d, o->client % PRINCIPALS, &o->op) : NONE;
+		if (!o->used)
+			continue;
+		printf("# client %u, channel %llu, method %u, accepted %d, dup %d, seq %llu", o->client,
+		       (unsigned long long)o->channel, o->method, o->accepted, o->dup, (unsigned long long)o->seq);
+		if (at != NONE)
+			printf("; its slot: state %d, peer %d, channel %llu, seq %llu of %llu, end %zu, sent %d, "
+			       "restarted %d", d->calls[at].state, (int)d->calls[at].peer,
+			       (unsigned long long)d->calls[at].channel, (unsigned long long)d->calls[at].seq, (unsigned long long)d->calls[at].seq_made,
+			       d->calls[at].end_length, d->calls[at].end_sent, d->calls[at].restarted);
+		printf("\n");
+	}
 	return false;
 }
 

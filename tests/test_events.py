@@ -173,7 +173,7 @@ def restarted(wire):
     other = Wire(again.endpoint)
     events = other.ok("events.replay")["r"]["events"]
     assert names(events) == ["granted", "lost"] and events[1]["why"] == "restarted", events
-    assert events[1]["from"] == 43 and events[1]["to"] == 0 and events[1]["sess"] == session
+    assert events[1]["from"] == 42 and events[1]["to"] == 0 and events[1]["sess"] == session
     assert all(e["boot"] == other.welcome["boot"] != boot for e in events)
     other.close()
     assert again.stop() == 0
