@@ -512,7 +512,8 @@ static bool quiet(void)
 		if (at != NONE)
 			printf("; its slot: state %d, peer %d, channel %llu, seq %llu of %llu, end %zu, sent %d, "
 			       "restarted %d", d->calls[at].state, (int)d->calls[at].peer,
-			       (unsigned long long)d->calls[at].channel, (unsigned long long)d->calls[at].seq, (unsigned long long)d->calls[at].seq_made,
+			       (unsigned long long)d->calls[at].channel, (unsigned long long)d->calls[at].seq,
+			       (unsigned long long)d->calls[at].seq_made,
 			       d->calls[at].end_length, d->calls[at].end_sent, d->calls[at].restarted);
 		printf("\n");
 	}
