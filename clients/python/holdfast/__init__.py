@@ -23,11 +23,12 @@ from .errors import (
     SessionError,
 )
 from .tools import describe
-from .types import End, Note, Piece, ToolCall, Usage
+from .types import Candidate, End, Note, Piece, ToolCall, Usage
 
 __all__ = [
-    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Client", "End", "Error",
-    "InternalError", "LinkError", "Note", "Piece", "ProtocolError", "RequestError",
-    "ResourceError", "Session", "SessionError", "ToolCall", "Turn", "Usage", "describe",
+    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Candidate", "Client",
+    "describe", "End", "Error", "InternalError", "LinkError", "Note", "Piece",
+    "ProtocolError", "RequestError", "ResourceError", "Session", "SessionError",
+    "ToolCall", "Turn", "Usage",
 ]
 __version__ = "0.1.0"
