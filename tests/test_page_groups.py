@@ -48,11 +48,11 @@ def bytes_of(w, session):
 
 
 def plans(wire):
-    one, two = plan(GEMMA, "--kv-memory", "4M", "--windows", "keep"), plan(GEMMA, "--kv-memory", "4M")
+    one, two = (plan(GEMMA, "--kv-memory", "4M", *o) for o in (["--windows", "keep"], ["--kv-context", "1024"]))
     assert one["window_pages"] == 0 and one["window_tokens"] == 0, one
     assert two["window_tokens"] == 40 and two["window_page_bytes"] == 2 * two["page_bytes"], two
     assert one["page_bytes"] == two["page_bytes"] + two["window_page_bytes"], (one, two)
-    assert two["pages"] > 2 * one["pages"], (one, two)
+    assert two["pages"] > one["pages"] * 3 // 2, (one, two)
     held = two["pages"] * two["page_bytes"] + two["window_pages"] * two["window_page_bytes"]
     assert two["kv_bytes"] == held <= 4 << 20 < held + two["page_bytes"], two
     # A context that is named shorter wants more of the pages for windows.
@@ -75,7 +75,7 @@ def long_contexts(_):
         fork = w.ok("session.fork", sess=sessions[w is other])["sess"]
         w.ok("session.park", {"place": "tokens"}, sess=fork)
         reply = w.turn(fork, words(1), max_tokens=1)
-        assert reply.usage["recomputed"] == history, reply.usage
+        assert reply.usage["recomputed"] == history - 1, reply.usage
         w.ok("session.close", sess=fork)
     p = plan(GEMMA, "--kv-memory", "4M")
     units = (history + 14) // 16
@@ -162,8 +162,8 @@ def pages_and_log(_):
     """Both groups can be looked at, and the log names them."""
     session = wire.open()
     wire.turn(session, words(200), max_tokens=2, ignore_end=True)
-    mine = [[p for p in wire.ok("pages.show", {"group": g, "count": 10000})["r"] if p.get("sess") == session]
-            for g in (0, 1)]
+    mine = [[p for at in range(0, 400, 100) for p in wire.ok("pages.show", {"group": g, "first": at})["r"]
+             if p.get("sess") == session] for g in (0, 1)]
     assert len(mine[0]) == 13 and 0 < len(mine[1]) <= PAGES_AT_REST, [len(m) for m in mine]
     assert all(p["group"] == g for g in (0, 1) for p in mine[g])
     assert min(p["position"] for p in mine[0]) == 0 and min(p["position"] for p in mine[1]) > 100, mine
