@@ -269,6 +269,7 @@ static void end_usage(struct hf_usage *to, const struct wire_usage *from)
 		from->present, from->prompt, from->resident, from->reloaded, from->recomputed,
 		from->fresh, from->sampled, from->history, from->context_left, from->queue_us,
 		from->prefill_us, from->decode_us, from->tool_us, from->diverged_at, NULL,
+		from->forced,
 	};
 }
 

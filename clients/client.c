@@ -278,7 +278,8 @@ static double off(double value, double when_zero)
 
 static int put_sampling(struct wire_sampling *to, const struct hf_sampling *s)
 {
-	if (s->stop_count > WIRE_STOPS_MAX || s->bias_count > WIRE_BIAS_MAX)
+	if (s->stop_count > WIRE_STOPS_MAX || s->bias_count > WIRE_BIAS_MAX ||
+			s->stop_token_count > WIRE_STOPS_MAX)
 		return -ERR_OUT_OF_RANGE;
 	to->max_tokens = s->max_tokens;
 	to->temperature = s->temperature;
@@ -298,6 +299,8 @@ static int put_sampling(struct wire_sampling *to, const struct hf_sampling *s)
 	to->ignore_end = s->ignore_end;
 	for (; to->stop_count < s->stop_count; to->stop_count++)
 		to->stop[to->stop_count] = str(s->stop[to->stop_count]);
+	for (; to->stop_token_count < s->stop_token_count; to->stop_token_count++)
+		to->stop_token[to->stop_token_count] = s->stop_tokens[to->stop_token_count];
 	for (; to->bias_count < s->bias_count; to->bias_count++) {
 		to->bias[to->bias_count].token = s->bias[to->bias_count].token;
 		to->bias[to->bias_count].add = s->bias[to->bias_count].add;

@@ -102,6 +102,7 @@ struct hf_usage {
 	uint64_t queue_us, prefill_us, decode_us, tool_us; /* tool_us may be HF_NONE */
 	uint64_t diverged_at; /* HF_NONE: all was resident */
 	char *diverged_why;   /* or NULL */
+	uint64_t forced;      /* of the sampled: known without sampling, since nothing else could come */
 };
 struct hf_end {
 	int code;          /* 0, or what the call returned */
@@ -170,6 +171,8 @@ struct hf_sampling {
 	const struct hf_bias *bias;
 	uint32_t bias_count;
 	bool ignore_end;
+	const uint32_t *stop_tokens; /* a token of these ends the turn too */
+	uint32_t stop_token_count;
 };
 /* A turn has messages or, if token_count > 0, tokens. For hf_session_continue the messages are the
    results of tools: role HF_TOOL, tool_call_id, content. */

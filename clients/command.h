@@ -29,6 +29,7 @@ struct said {
 	const char *runs[LIST_MAX]; /* NAME=COMMAND */
 	uint32_t run_count, interval_ms;
 	bool run_all, resume, count_said;
+	uint32_t stop_tokens[WIRE_STOPS_MAX], stop_token_count;
 	const char *key_file, *server_key, *events;
 };
 

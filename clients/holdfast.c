@@ -212,9 +212,9 @@ static const struct command {
 	int (*run)(struct said *o);
 } commands[] = {
 	{"chat", "[--session ID]", "talk; a line is a turn, /quit or end of input leaves",
-		"SyLTkmtpKsfxidDGCYRPFBluZXU", 0, command_chat},
+		"SyLTkmtpKsfqxidDGCYRPFBluZXU", 0, command_chat},
 	{"turn", "[--session ID] --message TEXT", "run one turn and print what comes",
-		"SyLTkmtpKsfxidMrIDGCYRPFBlu", 0, command_turn},
+		"SyLTkmtpKsfqxidMrIDGCYRPFBlu", 0, command_turn},
 	{"sessions", "", "list sessions", "nc", 0, command_sessions},
 	{"show", "ID", "show a session", "S", 1, command_show},
 	{"fork", "ID", "make a session of another's history", "Sab", 1, command_fork},
@@ -261,6 +261,7 @@ static const struct option_entry {
 	{"top-k", "N", "0: off", 'K'},
 	{"seed", "N", "0 to 18446744073709551615", 's'},
 	{"stop", "TEXT", "a string that ends the turn; may be repeated", 'f'},
+	{"stop-token", "ID", "a token that ends the turn; may be repeated", 'q'},
 	{"ignore-end", NULL, "end tokens do not end the turn", 'x'},
 	{"deadline", "MS", "cancel after so many milliseconds", 'd'},
 	{"min-p", "X", "0 (off) to 1", 'i'},
@@ -376,6 +377,12 @@ static bool bias(struct said *o, const char *text)
 	return real(rest + 1, &o->biases[n].add);
 }
 
+static bool stop_token(struct said *o, const char *text)
+{
+	return o->stop_token_count < WIRE_STOPS_MAX &&
+		number32(text, &o->stop_tokens[o->stop_token_count++]);
+}
+
 static bool take_option(struct said *o, char letter, const char *value)
 {
 	switch (letter) {
@@ -399,6 +406,7 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'K': return number32(value, &o->sampling.top_k);
 	case 's': return number(value, UINT64_MAX, &o->sampling.seed);
 	case 'f': return append(o->stops, &o->stop_count, WIRE_STOPS_MAX, value);
+	case 'q': return stop_token(o, value);
 	case 'x': o->ignore_end = true; return true;
 	case 'Y': return real(value, &o->sampling.typical);
 	case 'R': return real(value, &o->sampling.repetition);

@@ -105,8 +105,9 @@ struct wire_sampling {
 	uint32_t dry_allowed, dry_last;
 	uint64_t seed;
 	uint32_t logprobs;    /* 0: none; 1: of the sampled; 1 + n: with n alternatives */
-	uint32_t stop_count;
+	uint32_t stop_count, stop_token_count;
 	struct wire_str stop[WIRE_STOPS_MAX]; /* each 1 .. 256 bytes */
+	uint32_t stop_token[WIRE_STOPS_MAX];
 	uint32_t bias_count;
 	struct { uint32_t token; double add; } bias[WIRE_BIAS_MAX];
 	bool ignore_end;      /* end tokens do not end the turn */
@@ -200,6 +201,7 @@ struct wire_usage {
 	uint64_t queue_us, prefill_us, decode_us, tool_us; /* tool_us: since the tool call, WIRE_NONE */
 	uint64_t diverged_at; /* first token that was not found resident; WIRE_NONE: all were */
 	struct wire_str diverged_why; /* "new", "rolled_back", "evicted", "fork_tail", … */
+	uint64_t forced; /* of the sampled: known without sampling, since nothing else could come */
 };
 struct wire_end {
 	struct wire_str status; /* "stop", "limit", "tool_wait", "cancelled", "ok", "error", … */

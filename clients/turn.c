@@ -165,6 +165,8 @@ static int run(struct said *o, struct hf_session *s, const struct hf_message *m,
 	}
 	turn.sampling.stop = o->stops;
 	turn.sampling.stop_count = o->stop_count;
+	turn.sampling.stop_tokens = o->stop_tokens;
+	turn.sampling.stop_token_count = o->stop_token_count;
 	turn.sampling.ignore_end = o->ignore_end;
 	running = o->client;
 	int code = m[0].role == HF_TOOL ? hf_session_continue(o->client, s, &turn, &stream, end) :
@@ -181,7 +183,7 @@ static void put_usage(struct wire_writer *w, const struct hf_usage *u)
 		{"recomputed", u->recomputed}, {"new", u->fresh}, {"sampled", u->sampled},
 		{"history", u->history}, {"context_left", u->context_left},
 		{"queue_us", u->queue_us}, {"prefill_us", u->prefill_us},
-		{"decode_us", u->decode_us},
+		{"decode_us", u->decode_us}, {"forced", u->forced},
 	};
 	uint32_t count = sizeof counts / sizeof counts[0];
 	wire_put_text(w, "usage");

@@ -202,6 +202,39 @@ static void stop_write(struct wire_writer *w, const void *message)
 	strings_write(w, s->stop, s->stop_count);
 }
 
+static int stop_tokens_read(struct wire_value v, void *message)
+{
+	struct wire_sampling *s = &((struct wire_args *)message)->sampling;
+	struct wire_value one;
+	struct walk w;
+	uint32_t count;
+	TRY(elements(v, WIRE_STOPS_MAX, &count));
+	walk_init(&w, v);
+	for (s->stop_token_count = 0; walk_next(&w, &one); s->stop_token_count++) {
+		uint64_t token;
+		if (!wire_get_u64(one, &token))
+			return -ERR_BAD_ARG;
+		if (token > INT32_MAX)
+			return -ERR_OUT_OF_RANGE;
+		s->stop_token[s->stop_token_count] = (uint32_t)token;
+	}
+	return 0;
+}
+
+static bool stop_tokens_present(const void *message)
+{
+	return ((const struct wire_args *)message)->sampling.stop_token_count > 0;
+}
+
+static void stop_tokens_write(struct wire_writer *w, const void *message)
+{
+	const struct wire_sampling *s = &((const struct wire_args *)message)->sampling;
+	CHECK(s->stop_token_count <= WIRE_STOPS_MAX);
+	wire_put_array(w, s->stop_token_count);
+	for (uint32_t i = 0; i < s->stop_token_count; i++)
+		wire_put_u64(w, s->stop_token[i]);
+}
+
 static int choices_read(struct wire_value v, void *message)
 {
 	struct wire_args *a = message;
@@ -339,6 +372,8 @@ static const struct field args_fields[] = {
 		.methods = TURNS},
 	{"stop", FIELD_OTHER, .methods = TURNS, .read = stop_read, .present = stop_present,
 		.write = stop_write},
+	{"stop_tokens", FIELD_OTHER, .methods = TURNS, .read = stop_tokens_read,
+		.present = stop_tokens_present, .write = stop_tokens_write},
 	{"bias", FIELD_OTHER, .methods = TURNS, .read = bias_read, .present = bias_present,
 		.write = bias_write},
 	{"ignore_end", FIELD_BOOL, AT(sampling.ignore_end), .methods = TURNS},

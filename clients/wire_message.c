@@ -303,6 +303,7 @@ static const struct field usage_fields[] = {
 	COUNT("queue_us", queue_us), COUNT("prefill_us", prefill_us),
 	COUNT("decode_us", decode_us), COUNT("tool_us", tool_us),
 	COUNT("diverged_at", diverged_at),
+	{"forced", FIELD_U64, AT(forced), .high = WIRE_U64_MAX},
 	{"diverged_why", FIELD_NAME, AT(diverged_why), .high = WIRE_NAME_MAX},
 };
 #undef COUNT

@@ -436,7 +436,8 @@ void call_window(struct daemon *d, uint32_t call, uint64_t max_off)
 void call_credit(struct daemon *d, uint32_t call)
 {
 	struct call *c = &d->calls[call];
-	const size_t unread = c->text_length - c->sent_bytes;
+	/* After a restart its reader may have more than was computed again. */
+	const size_t unread = c->text_length > c->sent_bytes ? c->text_length - c->sent_bytes : 0;
 	const size_t room = unread < d->options.stream_bytes ? d->options.stream_bytes - unread : 0;
 	const uint32_t whole = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	const uint32_t credit = c->sampled + (uint32_t)(room / d->token_bytes_max);

@@ -275,7 +275,10 @@ static int text_open(struct daemon *d)
 			"messages will be refused", reason);
 		d->template = NULL;
 	}
-	d->call_mark = UINT32_MAX;
+	d->call_mark = d->end_mark = UINT32_MAX;
+	for (uint32_t id = tokenizer_count(d->tokenizer); d->template && id-- > 0;)
+		if (tokenizer_is_end(d->tokenizer, id) && template_is_end_mark(d->template, d->tokenizer, id))
+			d->end_mark = id;
 	if (d->template)
 		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
 	if (form_index_open(d->tokenizer, &d->form_index) != 0)

@@ -157,6 +157,8 @@ struct call {
 	struct form *own;
 	char *own_source; /* choices: each a u32 length and its bytes */
 	uint32_t own_bytes;
+	/* What must come next of it, told and not sampled yet; how many were never sampled. */
+	uint32_t coming[FORM_FORCED_MAX], coming_at, coming_count, forced_tokens;
 	bool forced, tools;
 	uint32_t prompt, computed, keep, output_max;
 	uint32_t sampled;       /* tokens so far */
@@ -231,6 +233,7 @@ struct daemon {
 	struct tokenizer *tokenizer;
 	const struct template *template;
 	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
+	uint32_t end_mark;        /* the template's token that ends a turn; UINT32_MAX: not known */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
@@ -250,7 +253,7 @@ struct daemon {
 	struct tenants tenants, tenants_fresh;
 	int epoll, signals;
 	uint8_t boot[16];
-	uint64_t now_us, started_us, loop_turns, tokens_sampled;
+	uint64_t now_us, started_us, loop_turns, tokens_sampled, tokens_forced;
 	struct stats stats;
 	FILE *traffic;          /* NULL: nothing is recorded */
 	uint64_t traffic_sessions;
@@ -465,8 +468,9 @@ void turn_restart_fail(struct daemon *d, uint32_t call);
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
 /* Runs the turns that waited for the one they supersede. */
 void turns_deferred(struct daemon *d);
-/* One sampled token; returns END_NONE or why the turn is over. */
-enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled);
+/* One sampled token, and those behind it that are known since a form has no other: *count of them
+   together. Returns END_NONE or why the turn is over. */
+enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled, uint32_t *count);
 /* What END says of a turn that ended so. */
 const char *turn_status(enum end end);
 /* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
@@ -532,6 +536,14 @@ int turn_form_take(struct daemon *d, struct call *c, const struct wire_args *a, 
 /* The same of what was kept. */
 int turn_form_restore(struct daemon *d, struct call *c, uint8_t kind, const void *source, size_t bytes);
 void turn_form_drop(struct call *c);
+/* The form's start. */
+void turn_form_start(struct daemon *d, struct call *c);
+/* The token that must come next of a forced turn's form; false: there is a choice. */
+bool turn_form_next(struct daemon *d, struct call *c, uint32_t *token);
+/* The form goes on by a token that did not end the turn. */
+void turn_form_token(struct daemon *d, struct call *c, uint32_t token, const char *bytes, size_t length);
+/* What may come next, as bits that were zero. */
+void turn_form_mask(struct daemon *d, struct call *c, uint32_t *bits);
 /* The form of a forced turn. */
 struct form *turn_form(const struct daemon *d, const struct call *c);
 

@@ -40,7 +40,8 @@ enum {
 	FORM_NESTING_MAX = 32,
 	FORM_THREADS_MAX = 32,      /* ways in which a text may be meant at once; further ones are dropped */
 	FORM_BELOW_MAX = 128,
-	FORM_INTEGER_DIGITS_MAX = 18 /* fits 64 bits */
+	FORM_INTEGER_DIGITS_MAX = 18, /* fits 64 bits */
+	FORM_FORCED_MAX = 64        /* tokens that are told to be forced at once */
 };
 
 /* The vocabulary in the order of its bytes. Made once for a tokenizer, which it borrows; immutable
@@ -105,5 +106,11 @@ bool form_advance(const struct form *form, struct form_state *state, const char 
    next. A control token never may, but those that end a turn do where the text may end. Returns how
    many may; never 0. */
 uint32_t form_mask(struct form *form, const struct form_state *state, uint32_t *bits);
+/* The tokens that must come, at most FORM_FORCED_MAX; 0: there is a choice. Where only one text can
+   follow they are those that the tokenizer makes of it, as far as whatever follows that text leaves
+   them as they are: a token that the next characters may become a part of is left to be chosen. Where
+   the text can only end, `end` (UINT32_MAX: none is told) comes after them. Or the only one that the
+   mask has. Each is of the mask where it stands. The same state and end give the same tokens. */
+uint32_t form_forced(struct form *form, const struct form_state *state, uint32_t end, uint32_t *ids);
 
 #endif

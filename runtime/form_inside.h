@@ -1,6 +1,7 @@
 /*
  * Inside the forms. form_open.c and form_schema.c make nodes, form_number.c the automata of bounds,
- * form_step.c goes through them byte by byte, form_index.c and form_mask.c through the vocabulary.
+ * form_step.c goes through them byte by byte, form_index.c and form_mask.c through the vocabulary,
+ * form_forced.c along what can only go on in one way.
  * Nobody else includes this.
  *
  * A form is a graph of nodes. A scalar is gone through in one frame; an object, an array and a
@@ -22,7 +23,8 @@ enum {
 	FORM_ENDLESS = 0xffffffff,
 	FORM_HEIGHT_NONE = 255,     /* no text at all is of the node */
 	FORM_TOKEN_BYTES_MAX = 256, /* a longer token is in no form */
-	FORM_KEPT = 64              /* masks kept: more than the states that an answer comes back to */
+	FORM_KEPT = 64,             /* masks kept: more than the states that an answer comes back to */
+	FORM_FORCED_KEPT = 32       /* states in which something must come, kept with what must */
 };
 
 /* Tokens in the order of their bytes: nodes in the order of a walk, the children after the parent. */
@@ -115,8 +117,17 @@ struct form {
 		uint64_t used;    /* when last, by `uses` */
 		uint32_t *bits;
 	} *kept;
+	struct form_forced *forced; /* FORM_FORCED_KEPT of them; NULL until one is wanted */
 	uint64_t uses;
 	struct form_walk walk;
+};
+
+/* What must come in a state; see form_forced.c. */
+struct form_forced {
+	struct form_state key;
+	uint32_t hash, end, count;
+	uint64_t used; /* 0: free */
+	uint32_t id[FORM_FORCED_MAX];
 };
 
 /* A form in the making. */
@@ -183,8 +194,19 @@ struct form_frame form_frame_of(const struct form *f, uint32_t node);
 /* A string in whose inside one is, at a character's boundary. */
 bool form_inside_string(const struct form *f, const struct form_frame *frame);
 
-
-/* form_mask.c: the memory of walks. */
+/* form_mask.c: the memory of walks, and the levels of one: what a level begins and ends at. */
 int form_walk_open(struct form_walk *w);
+struct form_level {
+	uint32_t first, end, below;
+};
+/* The state as the first level. */
+struct form_level form_load(struct form_walk *w, const struct form_state *s);
+/* The level that a byte leads to, put behind `from`; false: none. FORM_END: sets w->end if the text
+   may end. */
+bool form_next(const struct form *f, struct form_walk *w, const struct form_level *from,
+	       struct form_level *to, int byte);
+/* Makes counts alike that the next token cannot tell apart; a hash of what is left. */
+uint32_t form_settle(const struct form *f, struct form_state *s);
+bool form_same(const struct form_state *a, const struct form_state *b);
 
 #endif

@@ -13,11 +13,6 @@ enum {
 	BELOWS = FORM_BELOW_MAX + (FORM_TOKEN_BYTES_MAX + 2) * 2 * FORM_THREADS_MAX
 };
 
-/* What a level of the walk begins and ends at. */
-struct level {
-	uint32_t first, end, below;
-};
-
 int form_walk_open(struct form_walk *w)
 {
 	w->thread = malloc(THREADS * sizeof *w->thread);
@@ -28,18 +23,18 @@ int form_walk_open(struct form_walk *w)
 }
 
 /* The state as the first level. */
-static struct level load(struct form_walk *w, const struct form_state *s)
+struct form_level form_load(struct form_walk *w, const struct form_state *s)
 {
 	memcpy(w->thread, s->thread, s->thread_count * sizeof *w->thread);
 	memcpy(w->below, s->below, s->below_count * sizeof *w->below);
 	w->thread_count = s->thread_count;
 	w->below_count = s->below_count;
-	return (struct level){0, s->thread_count, s->below_count};
+	return (struct form_level){0, s->thread_count, s->below_count};
 }
 
 /* The level that a byte leads to, put behind `from`; false: none. */
-static bool next_level(const struct form *f, struct form_walk *w, const struct level *from,
-		       struct level *to, int byte)
+bool form_next(const struct form *f, struct form_walk *w, const struct form_level *from,
+	       struct form_level *to, int byte)
 {
 	w->first = w->thread_count = from->end;
 	w->below_count = from->below;
@@ -47,7 +42,7 @@ static bool next_level(const struct form *f, struct form_walk *w, const struct l
 		const struct form_thread t = w->thread[i];
 		form_step(f, w, &t, byte);
 	}
-	*to = (struct level){w->first, w->thread_count, w->below_count};
+	*to = (struct form_level){w->first, w->thread_count, w->below_count};
 	return w->thread_count > w->first;
 }
 
@@ -75,7 +70,7 @@ static bool below_copy(const struct form_walk *w, struct form_state *s, uint32_t
 }
 
 /* The level as a state of its own. The first thread always has room. */
-static void store(const struct form_walk *w, const struct level *l, struct form_state *s)
+static void store(const struct form_walk *w, const struct form_level *l, struct form_state *s)
 {
 	s->thread_count = s->below_count = 0;
 	for (uint32_t i = l->first; i < l->end; i++) {
@@ -94,16 +89,16 @@ void form_start(const struct form *form, struct form_state *state)
 	struct form_walk w = form->walk;
 	w.thread_count = w.below_count = w.first = 0;
 	form_enter(form, &w, form->root, FORM_NONE, 0, FORM_ADD);
-	const struct level l = {0, w.thread_count, w.below_count};
+	const struct form_level l = {0, w.thread_count, w.below_count};
 	store(&w, &l, state);
 }
 
 bool form_complete(const struct form *form, const struct form_state *state)
 {
 	struct form_walk w = form->walk;
-	struct level l = load(&w, state), to;
+	struct form_level l = form_load(&w, state), to;
 	w.end = false;
-	next_level(form, &w, &l, &to, FORM_END);
+	form_next(form, &w, &l, &to, FORM_END);
 	return w.end;
 }
 
@@ -113,9 +108,9 @@ bool form_advance(const struct form *form, struct form_state *state, const char 
 	struct form_walk w = form->walk;
 	struct form_state s = *state;
 	for (size_t i = 0; i < length; i++) {
-		const struct level l = load(&w, &s);
-		struct level to;
-		if (!next_level(form, &w, &l, &to, (uint8_t)bytes[i]))
+		const struct form_level l = form_load(&w, &s);
+		struct form_level to;
+		if (!form_next(form, &w, &l, &to, (uint8_t)bytes[i]))
 			return false;
 		store(&w, &to, &s);
 	}
@@ -132,11 +127,11 @@ static void mark(const struct form_index *index, const struct trie_node *n, uint
 }
 
 static void walk_trie(const struct form *f, struct form_walk *w, const struct trie *trie,
-		      struct level *level, uint32_t *bits)
+		      struct form_level *level, uint32_t *bits)
 {
 	for (uint32_t i = 0; i < trie->count;) {
 		const struct trie_node *n = &trie->node[i];
-		if (!next_level(f, w, &level[n->depth - 1], &level[n->depth], n->byte)) {
+		if (!form_next(f, w, &level[n->depth - 1], &level[n->depth], n->byte)) {
 			i = n->skip;
 			continue;
 		}
@@ -162,12 +157,12 @@ static uint32_t plain_room(const struct form *f, const struct form_state *s)
 
 static void mask_make(struct form *f, const struct form_state *s, uint32_t *bits)
 {
-	static const struct level zero;
+	static const struct form_level zero;
 	const struct form_index *index = f->index;
-	struct level level[FORM_TOKEN_BYTES_MAX + 1] = {zero};
+	struct form_level level[FORM_TOKEN_BYTES_MAX + 1] = {zero};
 	const uint32_t room = plain_room(f, s);
 	memset(bits, 0, index->words * sizeof *bits);
-	level[0] = load(&f->walk, s);
+	level[0] = form_load(&f->walk, s);
 	walk_trie(f, &f->walk, &index->rest, level, bits);
 	/* A plain token that one string has room for may come, whatever the other threads say. */
 	if (room >= index->longest) {
@@ -180,7 +175,7 @@ static void mask_make(struct form *f, const struct form_state *s, uint32_t *bits
 			bits[index->plain_id[i] / 32] |= 1u << index->plain_id[i] % 32;
 	/* The others, unless there is nothing but that string. */
 	if (room == 0 || s->thread_count > 1) {
-		level[0] = load(&f->walk, s);
+		level[0] = form_load(&f->walk, s);
 		walk_trie(f, &f->walk, &index->plain, level, bits);
 	}
 }
@@ -232,7 +227,16 @@ static uint32_t hash_of(const struct form_state *s)
 	return hash ^ hash >> 15;
 }
 
-static bool same_state(const struct form_state *a, const struct form_state *b)
+uint32_t form_settle(const struct form *f, struct form_state *s)
+{
+	for (uint32_t i = 0; i < s->thread_count; i++)
+		frame_settle(f, &s->thread[i].top);
+	for (uint32_t i = 0; i < s->below_count; i++)
+		frame_settle(f, &s->below[i].frame);
+	return hash_of(s);
+}
+
+bool form_same(const struct form_state *a, const struct form_state *b)
 {
 	return a->thread_count == b->thread_count && a->below_count == b->below_count &&
 	       !memcmp(a->thread, b->thread, a->thread_count * sizeof a->thread[0]) &&
@@ -245,7 +249,7 @@ static uint32_t place_of(struct form *form, const struct form_state *key, uint32
 	uint32_t oldest = 0;
 	*found = false;
 	for (uint32_t i = 0; i < FORM_KEPT; i++) {
-		if (form->kept[i].allowed && form->kept[i].hash == hash && same_state(&form->kept[i].key, key)) {
+		if (form->kept[i].allowed && form->kept[i].hash == hash && form_same(&form->kept[i].key, key)) {
 			*found = true;
 			return i;
 		}
@@ -260,11 +264,7 @@ uint32_t form_mask(struct form *form, const struct form_state *state, uint32_t *
 	const uint32_t words = form->index->words;
 	struct form_state key = *state;
 	bool found;
-	for (uint32_t i = 0; i < key.thread_count; i++)
-		frame_settle(form, &key.thread[i].top);
-	for (uint32_t i = 0; i < key.below_count; i++)
-		frame_settle(form, &key.below[i].frame);
-	const uint32_t hash = hash_of(&key), at = place_of(form, &key, hash, &found);
+	const uint32_t hash = form_settle(form, &key), at = place_of(form, &key, hash, &found);
 	if (!form->kept[at].bits)
 		form->kept[at].bits = malloc(words * sizeof *bits);
 	/* Without memory the mask is made where it is wanted, and not kept. */

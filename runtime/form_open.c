@@ -396,6 +396,7 @@ void form_close(struct form **form)
 	for (uint32_t i = 0; f->kept && i < FORM_KEPT; i++)
 		free(f->kept[i].bits);
 	free(f->kept);
+	free(f->forced);
 	free(f->dfa);
 	free(f->text.bytes);
 	free(f->node);

@@ -19,16 +19,16 @@
 #include "runtime/keep.h"
 
 enum {
-	CALL_VERSION = 2, SWEEP_MAX = 64, SWEEP_EVERY_US = 1000000,
+	CALL_VERSION = 3, SWEEP_MAX = 64, SWEEP_EVERY_US = 1000000,
 	KEYLESS_MS = 30000 /* an answer that no key names is kept so long, and its detach time */
 };
 enum {
 	FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32
 };
 
-/* Then, of a turn that runs: stop strings, biases, the source of its form. Of an answer: END's body,
-   the third frame, token ids, ends of text, log-probabilities, alternatives if there are any, marks of
-   DATA, text. */
+/* Then, of a turn that runs: stop strings, stop tokens, biases, the source of its form. Of an answer: END's
+   body, the third frame, token ids, ends of text, log-probabilities, alternatives if there are any, marks
+   of DATA, text. */
 struct kept_call {
 	uint32_t version, principal, slot, flags;
 	uint8_t session[16], method, form_kind, reserved[2];
@@ -39,6 +39,7 @@ struct kept_call {
 	uint32_t dry_allowed, dry_last;
 	uint64_t seed;
 	uint32_t bias_count, sampled, seq_made, alternatives;
+	uint32_t stop_token_count, unused;
 	uint64_t end_length, blob_length, text_length;
 	uint16_t stop_length[WIRE_STOPS_MAX];
 };
@@ -248,6 +249,7 @@ static void row_fill(const struct daemon *d, uint32_t call, struct kept_call *ro
 	row->dry_last = s->dry_last;
 	row->seed = s->seed;
 	row->bias_count = s->bias_count;
+	row->stop_token_count = s->stop_token_count;
 	for (uint32_t i = 0; i < s->stop_count; i++)
 		row->stop_length[i] = (uint16_t)s->stop[i].length;
 }
@@ -275,6 +277,7 @@ void keep_call_begin(struct daemon *d, uint32_t call)
 	put(&p, &row, sizeof row);
 	for (uint32_t i = 0; i < c->sampling.stop_count; i++)
 		put(&p, c->sampling.stop[i].at, c->sampling.stop[i].length);
+	put(&p, c->sampling.stop_token, c->sampling.stop_token_count * sizeof c->sampling.stop_token[0]);
 	put(&p, c->sampling.bias, c->sampling.bias_count * sizeof c->sampling.bias[0]);
 	put(&p, c->own_source, c->own_bytes);
 	call_put(d, call, &p);
@@ -445,7 +448,8 @@ static int sampling_fill(struct call *c, const struct kept_call *row, struct tak
 	s->seed = row->seed;
 	s->logprobs = row->logprobs;
 	s->ignore_end = row->flags & FLAG_IGNORE_END;
-	if (row->stop_count > WIRE_STOPS_MAX || row->bias_count > WIRE_BIAS_MAX)
+	if (row->stop_count > WIRE_STOPS_MAX || row->bias_count > WIRE_BIAS_MAX ||
+	    row->stop_token_count > WIRE_STOPS_MAX)
 		return -ERR_INTEGRITY;
 	for (uint32_t i = 0; i < row->stop_count; i++) {
 		const size_t length = row->stop_length[i];
@@ -456,6 +460,8 @@ static int sampling_fill(struct call *c, const struct kept_call *row, struct tak
 		at += length;
 	}
 	s->stop_count = row->stop_count;
+	take(t, s->stop_token, row->stop_token_count * sizeof s->stop_token[0]);
+	s->stop_token_count = row->stop_token_count;
 	take(t, s->bias, row->bias_count * sizeof s->bias[0]);
 	s->bias_count = row->bias_count;
 	return t->bad ? -ERR_INTEGRITY : 0;

@@ -107,6 +107,8 @@ static void put_tokens(const struct daemon *d, struct page_text *t)
 	for (uint32_t i = 0; i < ORIGIN_COUNT; i++)
 		labelled(t, "prompt_tokens_total", "origin", origins[i], d->stats.prompt[i]);
 	one(t, "generation_tokens_total", "counter", "Tokens sampled.", d->tokens_sampled);
+	one(t, "forced_tokens_total", "counter", "Of these, known without sampling: a form had no other.",
+	    d->tokens_forced);
 	head(t, "turns_total", "counter", "Turns that have ended, by how.");
 	for (uint32_t i = 0; i < METRICS_ENDS; i++)
 		if (d->stats.ends[i])

@@ -36,7 +36,7 @@ struct entry {
 
 
 static const struct entry table[] = {
-	TEXT("model", model, "", "model file (GGUF)"),
+	TEXT("model", model, "", "model file: GGUF (the first of a split one), or a folder with safetensors"),
 	TEXT("listen", listen, "", "endpoint, ipc://PATH; default as the clients' (see holdfast --help)"),
 	TEXT("state", state, "", "folder of the audit log; default $XDG_STATE_HOME/holdfast"),
 	TEXT("cache", cache, "", "folder of what is derived from models; default $XDG_CACHE_HOME/holdfast"),
@@ -72,6 +72,8 @@ static const struct entry table[] = {
 	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
 	BYTES("host-memory", host_memory, 0, 1ull << 46, "0",
 	       "bytes of host memory that pages go to before they are given up; 0: none"),
+	CHOICE("forced", forced, "append|step", "append",
+	       "tokens of a form that has no other: computed together, or sampled one by one"),
 	CHOICE("windows", windows, "trim|keep", "trim",
 	       "layers with a sliding window keep what it shows, or the whole context"),
 	NUMBER("kv-context", kv_context, 0, 1 << 20, "0",

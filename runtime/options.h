@@ -13,13 +13,16 @@ enum { OPTIONS_PATH_MAX = 4096 };
 /* When the bytes of full pages are compared with their digest, beside every move. */
 enum digest { DIGEST_OFF, DIGEST_RESUME /* a turn begins */, DIGEST_SCRUB /* and at rest */ };
 
+/* Tokens of a form that nothing else can stand for: known, or sampled as all others. */
+enum forced { FORCED_APPEND, FORCED_STEP };
+
 struct options {
 	char model[OPTIONS_PATH_MAX], listen[OPTIONS_PATH_MAX], state[OPTIONS_PATH_MAX];
 	char tenants[OPTIONS_PATH_MAX], curve_key[OPTIONS_PATH_MAX];
 	char cache[OPTIONS_PATH_MAX], config[OPTIONS_PATH_MAX], template_name[64];
 	bool check, json;
 	char device[16];
-	uint64_t kv, isa, act, integrity, log; /* values of their enums */
+	uint64_t kv, isa, act, integrity, log, forced; /* values of their enums */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
 	uint64_t host_memory;    /* bytes of the host slab; 0: none */
 	uint64_t windows;        /* 0 trim, 1 keep: pages of layers with a window */

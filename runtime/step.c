@@ -371,8 +371,7 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 		r->end = END_FAULT;
 		return;
 	}
-	r->sampled = 1;
-	r->end = turn_token(d, call, s);
+	r->end = turn_token(d, call, s, &r->sampled);
 }
 
 /* A job without a batch: digests of pages at rest. */

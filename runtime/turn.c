@@ -88,10 +88,13 @@ static int bias_order(const void *a, const void *b)
 	return (*x > *y) - (*x < *y);
 }
 
-/* The device wants biases by ascending tokens of the vocabulary, each once. */
-static int bias_check(const struct daemon *d, struct wire_sampling *s)
+/* The device wants biases by ascending tokens of the vocabulary, each once; stops are of it too. */
+static int tokens_check(const struct daemon *d, struct wire_sampling *s)
 {
 	qsort(s->bias, s->bias_count, sizeof s->bias[0], bias_order);
+	for (uint32_t i = 0; i < s->stop_token_count; i++)
+		if (s->stop_token[i] >= d->model->arch.vocab)
+			return ERR_OUT_OF_RANGE;
 	for (uint32_t i = 0; i < s->bias_count; i++) {
 		if (s->bias[i].token >= d->model->arch.vocab)
 			return ERR_OUT_OF_RANGE;
@@ -196,7 +199,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	c->tools = s->tools && a->tool_choice != TOOL_NONE && !c->own;
 	c->forced = a->tool_choice == TOOL_REQUIRED || c->own;
 	if (c->forced)
-		form_start(turn_form(d, c), &c->form);
+		turn_form_start(d, c);
 	sampling_take(c, &a->sampling);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	/* A head that was never computed is the scheduler's with this turn. */
@@ -226,7 +229,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
-		form_start(turn_form(d, c), &c->form);
+		turn_form_start(d, c);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
 	/* What of it was found on the disk is the scheduler's history already. */
 	struct session_view view;
@@ -253,7 +256,7 @@ void turn_restart_fail(struct daemon *d, uint32_t call)
 					.now_us = d->now_us, .as.rollback = {.tokens = start}};
 		step(d, &e, NULL);
 	}
-	c->sampling.stop_count = c->sampling.bias_count = 0;
+	c->sampling.stop_count = c->sampling.stop_token_count = c->sampling.bias_count = 0;
 	call_fail(d, call, ERR_RESTARTED);
 	keep_session(d, c->session);
 }
@@ -292,7 +295,7 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 	else if (a->tool_choice == TOOL_REQUIRED && !s->form)
 		code = ERR_BAD_ARG;
 	else
-		code = bias_check(d, &d->message.a.sampling);
+		code = tokens_check(d, &d->message.a.sampling);
 	if (code) {
 		call_fail(d, call, code);
 		return;
@@ -400,7 +403,7 @@ void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 		const uint32_t words = (d->model->arch.vocab + 31) / 32;
 		uint32_t *bits = batch_extra(b, words, &sample->mask_at);
 		memset(bits, 0, words * sizeof *bits);
-		form_mask(turn_form(d, c), &c->form, bits);
+		turn_form_mask(d, c, bits);
 	}
 }
 
@@ -462,6 +465,7 @@ static void usage_fill(struct wire_usage *u, const struct effect *e, const struc
 	u->prefill_us = e->as.end.prefill_us;
 	u->decode_us = e->as.end.decode_us;
 	u->tool_us = c->tool_us;
+	u->forced = c->forced_tokens;
 	/* What an earlier process had computed is not new, though this scheduler never saw it. */
 	const uint64_t had = u->resident + u->reloaded + u->recomputed;
 	const uint64_t again = s->known > had ? (s->known - had < u->fresh ? s->known - had : u->fresh) : 0;

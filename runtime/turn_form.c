@@ -100,6 +100,43 @@ void turn_form_drop(struct call *c)
 	c->own_kind = OWN_NONE;
 }
 
+void turn_form_start(struct daemon *d, struct call *c)
+{
+	form_start(turn_form(d, c), &c->form);
+	c->coming_at = c->coming_count = c->forced_tokens = 0;
+}
+
+/* What was told to come stays so to the last, whether it is sampled under a mask or not: so both give
+   the same tokens. */
+bool turn_form_next(struct daemon *d, struct call *c, uint32_t *token)
+{
+	const uint32_t end = c->sampling.ignore_end ? UINT32_MAX : d->end_mark;
+	if (c->coming_at == c->coming_count) {
+		c->coming_at = 0;
+		c->coming_count = form_forced(turn_form(d, c), &c->form, end, c->coming);
+	}
+	if (c->coming_at == c->coming_count)
+		return false;
+	*token = c->coming[c->coming_at];
+	return true;
+}
+
+void turn_form_mask(struct daemon *d, struct call *c, uint32_t *bits)
+{
+	uint32_t token;
+	if (turn_form_next(d, c, &token))
+		bits[token / 32] |= 1u << token % 32;
+	else
+		form_mask(turn_form(d, c), &c->form, bits);
+}
+
+void turn_form_token(struct daemon *d, struct call *c, uint32_t token, const char *bytes, size_t length)
+{
+	if (c->coming_at < c->coming_count)
+		CHECK(token == c->coming[c->coming_at++]);
+	CHECK(form_advance(turn_form(d, c), &c->form, bytes, length));
+}
+
 struct form *turn_form(const struct daemon *d, const struct call *c)
 {
 	return c->own ? c->own : d->sessions[c->session].form->form;

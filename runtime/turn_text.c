@@ -53,7 +53,15 @@ static bool visible_move(struct daemon *d, struct call *c, size_t before)
 	return at != SIZE_MAX;
 }
 
-enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled)
+static bool is_stop(const struct call *c, uint32_t token)
+{
+	for (uint32_t i = 0; i < c->sampling.stop_token_count; i++)
+		if (c->sampling.stop_token[i] == token)
+			return true;
+	return false;
+}
+
+static enum end token_take(struct daemon *d, uint32_t call, const struct ops_sampled *sampled)
 {
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
@@ -68,13 +76,15 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 		c->alternatives[n] = *sampled;
 	c->sampled++;
 	d->tokens_sampled++;
-	metrics_token(d, c);
-	bool over = !c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token);
+	const bool stops = is_stop(c, token);
+	bool over = stops || (!c->sampling.ignore_end && tokenizer_is_end(d->tokenizer, token));
 	const size_t before = c->text_length;
 	/* The mark of a call may be a control token: then its text counts. */
-	const size_t length = tokenizer_bytes(d->tokenizer, token, c->tools && token == d->call_mark, &bytes);
+	size_t length = tokenizer_bytes(d->tokenizer, token, c->tools && token == d->call_mark, &bytes);
 	if (c->forced && !over)
-		CHECK(form_advance(turn_form(d, c), &c->form, bytes, length));
+		turn_form_token(d, c, token, bytes, length);
+	if (stops)
+		length = 0; /* what stops is not sent */
 	c->text_length += utf8_stream_push(&c->utf8, bytes, length, true, over, c->text + c->text_length);
 	over |= visible_move(d, c, before);
 	c->text_end[n] = (uint32_t)c->text_length;
@@ -91,6 +101,29 @@ enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *s
 			return END_TOOL;
 	}
 	return over ? END_STOP : END_NONE; /* limits are the scheduler's to find */
+}
+
+/* The next token is known, and there is room for it. Who asked for log-probabilities gets those of
+   each token, so each is sampled. */
+static bool known_next(struct daemon *d, struct call *c, uint32_t *token)
+{
+	return c->forced && d->options.forced == FORCED_APPEND && c->sampling.logprobs == 0 &&
+	       c->sampled < c->output_max && c->sampled < c->credit &&
+	       c->prompt + c->sampled < d->limits.context_tokens && turn_form_next(d, c, token);
+}
+
+enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled, uint32_t *count)
+{
+	struct call *c = &d->calls[call];
+	struct ops_sampled known = {0};
+	enum end end = token_take(d, call, sampled);
+	metrics_token(d, c);
+	for (*count = 1; end == END_NONE && known_next(d, c, &known.token); ++*count) {
+		end = token_take(d, call, &known);
+		c->forced_tokens++;
+		d->tokens_forced++;
+	}
+	return end;
 }
 
 const char *turn_status(enum end end)

@@ -256,11 +256,13 @@ static void result_take(struct step *p, const struct flight *f, const struct bat
 	if (r->sampled) {
 		CHECK(f->sample);
 		CHECK(r->computed == f->rows);
-		CHECK(x->history < s->limits.context_tokens);
+		CHECK(r->sampled <= s->limits.context_tokens - x->history);
+		CHECK(r->sampled <= t->output_max - t->sampled);
+		CHECK(r->sampled <= t->credit - t->sampled);
 		if (t->sampled == 0)
 			t->first_us = s->now_us;
-		x->history++;
-		t->sampled++;
+		x->history += r->sampled;
+		t->sampled += r->sampled;
 	}
 	enum end end = (enum end)r->end;
 	if (end == END_NONE && t->sampled == t->output_max)
@@ -286,7 +288,6 @@ static void results_check(const struct step *p)
 		const struct batch_result *r = &p->results[i];
 		CHECK(r->turn == flight_at(s, i)->turn);
 		CHECK(r->computed <= flight_at(s, i)->rows);
-		CHECK(r->sampled <= 1);
 		CHECK(r->end <= END_FAULT);
 		CHECK(r->end != END_REFUSED);
 		if (r->end == END_INTEGRITY)

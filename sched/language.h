@@ -102,7 +102,9 @@ struct event {
 struct batch_result {
 	uint32_t turn;
 	uint32_t computed; /* rows whose K and V are in the pages now: 0 .. row_count */
-	uint32_t sampled;  /* 1: one token was sampled and is the history's new last */
+	uint32_t sampled;  /* tokens that the history has grown by: one sampled, and those behind it that
+			      were known without sampling; no more than credit, output and context leave.
+			      Those that are not computed yet come as rows of the next batches */
 	uint32_t end;      /* END_NONE, or what the runtime found: STOP, TOOL, INTEGRITY, FAULT … */
 	uint32_t page;     /* INTEGRITY: the physical page that did not match, and its group */
 	uint32_t group;
@@ -184,7 +186,7 @@ struct batch_entry {
 	uint32_t turn, session;
 	uint32_t position_first, row_count;
 	uint32_t sample; /* 1: the last row is the history's last token; sample after it */
-	uint32_t phase;  /* enum phase: DECODE when the one row is a token sampled in this turn */
+	uint32_t phase;  /* enum phase: DECODE when the one row is a token sampled in this turn, and the last */
 };
 
 #endif

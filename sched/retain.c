@@ -169,6 +169,8 @@ void retain_begin(struct sched *s, uint32_t session)
 	CHECK(x->at_rest == REST_NOTHING);
 	x->seen_us = x->idle_since_us = s->now_us;
 	x->returns_us = x->tool_key = 0;
+	x->parked = x->raise_from = 0;
+	x->edge = x->units; /* a turn that ends may have loaded some */
 	x->age = 0;
 	x->class = pause_class(s, x);
 	pause_put(s, session);
@@ -270,6 +272,11 @@ static uint64_t worth(const struct sched *s, const struct pause_class *c, uint32
 	if (s->limits.knee_tokens)
 		value *= 1 + (double)x->resident / s->limits.knee_tokens;
 	return value < 1e19 ? (uint64_t)value : UINT64_MAX;
+}
+
+uint64_t retain_worth(const struct sched *s, uint32_t session)
+{
+	return worth(s, class_at(s, session_at(s, session)->class), session);
 }
 
 /* Of all that rest and own pages alone on the place, the one whose last unit is worth least. Of each
@@ -381,6 +388,7 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 								    : place_below(p, session, &at, worth(s, c, session));
 		if (to != PLACE_TOKENS) {
 			(void)pages_move(p, session, unit - 1, to);
+			x->raise_from = x->raise_from < unit - 1 ? x->raise_from : unit - 1;
 			gained++;
 			continue;
 		}
@@ -608,6 +616,7 @@ void retain_tick(struct step *p)
 	}
 	lower_ahead(p);
 	disk_ahead(p);
+	raise_ahead(p);
 }
 
 void on_park(struct step *p)
@@ -623,6 +632,7 @@ void on_park(struct step *p)
 		return;
 	}
 	if (to != PLACE_TOKENS) {
+		session_at(s, session)->parked = 1;
 		session_lower(p, session, to, 0);
 		return;
 	}

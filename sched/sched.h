@@ -186,6 +186,7 @@ struct sched_counts {
 	uint64_t turns_arrived, turns_admitted, turns_ended, turns_refused, turns_waited;
 	uint64_t tokens_resident, tokens_reloaded, tokens_recomputed, tokens_fresh, tokens_sampled;
 	uint64_t pages_assigned, pages_given_up; /* given up: of sessions at rest, to others */
+	uint64_t pages_raised; /* moved up before their session's turn asked for them */
 	uint64_t forced_recomputes; /* running turns that had to end for want of pages: 0, unless pages
 				       were quarantined */
 };

@@ -90,6 +90,8 @@ struct session {
 	uint32_t at[PLACE_COUNT]; /* of the sole ones, those on each place */
 	uint64_t here_bytes;      /* of sole pages on the device that do not move */
 	uint32_t edge;            /* at[DEVICE] and shared units all lie before: a hint, see retain.c */
+	uint32_t parked;          /* 1: moved down on demand, in this pause */
+	uint32_t raise_from;      /* units before were looked at: see raise.c */
 	uint32_t floor;           /* units from here on are yielded to those who need pages */
 	uint32_t granted;         /* units that stay while the session waits */
 	uint32_t outgrown;        /* 1: it has more, and its windows are not those of its granted ones */
@@ -322,6 +324,9 @@ uint32_t load_tokens(const struct sched *s, uint32_t session);  /* resident ones
 void load_mend(struct step *p, uint32_t session);
 int load_issue(struct step *p);
 
+/* raise.c */
+void raise_ahead(struct step *p);
+
 /* claim.c: what running turns may still need, and what is promised of it. */
 uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */
 int claim_safe(const struct sched *s);       /* I6 */
@@ -363,6 +368,7 @@ void retain_tick(struct step *p);
 uint64_t retain_due_us(const struct sched *s);
 uint64_t retain_expected_units(const struct sched *s); /* that will probably be wanted again soon */
 void on_park(struct step *p);
+uint64_t retain_worth(const struct sched *s, uint32_t session); /* of its last unit, as it rests */
 
 /* session.c */
 void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens);

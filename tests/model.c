@@ -200,10 +200,8 @@ static void result_apply(struct model *m, const struct batch_entry *entry, const
 		x->ever[position] = 1;
 	}
 	x->resident += r->computed;
-	if (r->sampled) {
-		history_append(m, x, 1);
-		t->sampled++;
-	}
+	history_append(m, x, r->sampled);
+	t->sampled += r->sampled;
 	if (r->end == END_INTEGRITY || r->end == END_FAULT)
 		t->ending = r->end;
 	else if (t->ending == END_NONE && r->end != END_NONE)

@@ -47,7 +47,7 @@ check $? "a turn without a session opens one"
 printf 'from\nstdin' | run 0 turn --session $id --stdin && out 'You said: from' && out 'stdin'
 check $? "a turn from standard input"
 run 0 --json turn --session $id --message 'say "it"' &&
-	only '{"session":"'$id'","status":"stop","error":null,"text":"You said: say \"it\"","usage":{"prompt":10,"resident":6,"reloaded":0,"recomputed":0,"new":4,"sampled":18,"history":28,"context_left":1000,"queue_us":11,"prefill_us":22,"decode_us":33}}' &&
+	only '{"session":"'$id'","status":"stop","error":null,"text":"You said: say \"it\"","usage":{"prompt":10,"resident":6,"reloaded":0,"recomputed":0,"new":4,"sampled":18,"history":28,"context_left":1000,"queue_us":11,"prefill_us":22,"decode_us":33,"forced":0}}' &&
 	silent err
 check $? "a turn as JSON"
 run 0 turn --session $id --message tool && err 'call 1 c1: read_file {"path":"a.txt"}' &&

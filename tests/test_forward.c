@@ -284,11 +284,15 @@ static void real_all(void)
 	model_close(&model);
 }
 
-/* The others, where they are there; with sanitizers the one above will do. */
+/* The others, where they are there; with sanitizers the one above will do. HOLDFAST_HEART=1: on every
+   path, and on the best one a history over more than one partition. */
 static void real_others(void)
 {
 	static const char *const names[] = {"qwen2.5-coder-0.5b", "gemma3-270m"};
 	const char *const dir = getenv("HOLDFAST_MODELS");
+	static const uint32_t lengths[] = {[ISA_SCALAR] = 0, [ISA_AVX2] = 24, [ISA_AVX512] = 24};
+	static const uint32_t all[] = {[ISA_SCALAR] = 5, [ISA_AVX2] = 64, [ISA_AVX512] = 64};
+	const bool whole = getenv("HOLDFAST_HEART") != NULL;
 	unsigned found = 0;
 	if (sanitized)
 		TAP_SKIP("with sanitizers the default model will do");
@@ -302,8 +306,13 @@ static void real_others(void)
 		}
 		found++;
 		REQUIRE(model_open(path, &model, reason) == 0);
-		heart(&(struct setup){.model = model, .isa = ops_isa_best(), .kv = KV_FP8, .length = 64,
-				      .brief = true, .one = true});
+		for (int isa = ISA_SCALAR; isa <= ISA_AVX512; isa++) {
+			const bool best = isa == (int)ops_isa_best();
+			const uint32_t length = best ? (whole ? 270 : 64) : whole ? all[isa] : lengths[isa];
+			if (ops_isa_runs((enum isa)isa) && length > 0)
+				heart(&(struct setup){.model = model, .isa = (enum isa)isa, .kv = KV_FP8,
+						      .length = length, .brief = true, .one = true});
+		}
 		model_close(&model);
 	}
 	if (found == 0)

@@ -234,6 +234,46 @@ def examples(wire):
         assert len(lines) == 3 and all("tokens shared" in l and ": 0 tokens" not in l for l in lines), lines
 
 
+def best_of(wire):
+    """Answers of forks: each what its seed gives alone, the likeliest first; the kept ones go on, the rest is closed."""
+    options = {"max_tokens": 12, "temperature": 1.0, "ignore_end": True}
+
+    def sessions():
+        return {s["sess"] for s in wire.ok("session.list")["r"]}
+
+    with Client(endpoint) as client, client.open(template="smollm2") as session:
+        session.turn("hello", max_tokens=3).wait()
+        before = sessions()
+        found = session.best("go on", 4, keep=2, seed=7, **options)
+        assert sorted(c.seed for c in found) == [7, 8, 9, 10]
+        assert len({tuple(c.end.ids) for c in found}) > 1
+        assert [c.logprob for c in found] == sorted((c.logprob for c in found), reverse=True) and found[0].logprob < 0
+        assert all(c.end.usage.resident > 0 for c in found), "what stood before is there"
+        assert sessions() - before == {c.session.id for c in found[:2]} and session.show()["turn"] == 1
+        for c in found:
+            with session.fork() as alone:
+                turn = alone.turn("go on", seed=c.seed, logprobs=1, **options)
+                p = [p["p"] for piece in turn for p in piece.logprobs]
+                assert turn.wait().ids == c.end.ids and abs(sum(p) / len(p) - c.logprob) < 1e-9
+        assert found[0].session.turn("and then?", max_tokens=2).wait().turn == 3
+        for c in found[:2]:
+            c.session.close()
+
+        async def at_once():
+            async with AsyncClient(endpoint) as other:
+                async with await other.open(template="smollm2") as second:
+                    await second.turn("hello", max_tokens=3).wait()
+                    again = await second.best("go on", 4, keep=1, seed=7, **options)
+                    assert [(c.seed, c.end.ids, c.logprob) for c in again] == [(c.seed, c.end.ids, c.logprob) for c in found]
+                    await again[0].session.close()
+
+        asyncio.run(at_once())
+        assert sessions() == before
+        fails("bad_arg", lambda: session.best("x", 2, schema="{"))
+        assert sessions() == before
+    balanced(wire)
+
+
 def wheel(wire):
     """What pip would install is the whole package, and imports."""
     if subprocess.run([sys.executable, "-c", "import setuptools, wheel"], capture_output=True).returncode:
@@ -263,6 +303,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("asyncio: refusals are exceptions", asyncio_refusals),
     ("functions as tools", tools_run),
     ("the examples run", examples),
+    ("the best of several answers", best_of),
     ("a wheel is built and imports", wheel)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -290,11 +290,12 @@ def once(wire, method, a, blob, key, session, daemon):
 
 def other_plan():
     """Another precision: a word, sessions stay, a turn that ran ends as restarted."""
-    daemon = start()
+    daemon = start(None, "--stream-bytes", "1024")  # who does not read holds his turn: it cannot end before the kill
     wire = Wire(daemon.endpoint)
     session, idle = wire.open(), wire.open()
     wire.turn(idle, words(20), max_tokens=3)
-    channel = wire.begin("session.turn", *ask(words(40), max_tokens=900), sess=session, idem=os.urandom(16), detach_ms=60000)
+    channel = wire.begin("session.turn", *ask(words(40), max_tokens=900), sess=session, idem=os.urandom(16), detach_ms=60000,
+                         window=64)
     reply = wire.finish(channel, tokens=3)
     kill(daemon)
     daemon = start(daemon.home, "--kv", "f32")

@@ -82,6 +82,52 @@ static void a_turn_runs_to_its_limit(void)
 	rig_close(&r);
 }
 
+/* Tokens that are known behind a sampled one come as rows of the next batch, and count as sampled. */
+static void known_tokens_follow(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(8);
+	rig_open(&r, &l);
+	const uint32_t x = rig_session(&r);
+	const struct rig_turn ask = {0, 20, 12, 9, 0, 0};
+	const uint32_t turn = rig_turn(&r, x, ask);
+	struct rig_batch b = rig_batch(&r);
+	b.results[0].sampled = 5;
+	b = rig_done(&r, &b);
+	EXPECT_EQ(rig_view(&r, x).history, 25);
+	REQUIRE(b.count == 1);
+	EXPECT_EQ(b.entries[0].position_first, 20);
+	EXPECT_EQ(b.entries[0].row_count, 5);
+	EXPECT_EQ(b.entries[0].sample, 1);
+	EXPECT_EQ(b.entries[0].phase, PHASE_PREFILL);
+	/* All its credit: the last one waits for more, those before it do not. */
+	b.results[0].sampled = 4;
+	b = rig_done(&r, &b);
+	REQUIRE(b.count == 1);
+	EXPECT_EQ(b.entries[0].row_count, 3);
+	EXPECT_EQ(b.entries[0].sample, 0);
+	b = rig_done(&r, &b);
+	EXPECT_EQ(b.count, 0);
+	EXPECT(rig_effect(&r, EFFECT_PAUSED, 0) != NULL);
+	rig_credit(&r, turn, 100);
+	b = rig_batch(&r);
+	REQUIRE(b.count == 1);
+	EXPECT_EQ(b.entries[0].row_count, 1);
+	EXPECT_EQ(b.entries[0].phase, PHASE_DECODE);
+	b.results[0].sampled = 3;
+	(void)rig_done(&r, &b);
+	const struct effect *end = rig_effect(&r, EFFECT_END, 0);
+	REQUIRE(end != NULL);
+	EXPECT_EQ(end->as.end.end, END_LIMIT);
+	EXPECT_EQ(end->as.end.sampled, 12);
+	EXPECT_EQ(end->as.end.history, 32);
+	EXPECT_EQ(rig_view(&r, x).resident, 29);
+	const struct effect next = rig_whole(&r, x, 32, 5, 1);
+	EXPECT_EQ(next.as.end.resident, 29);
+	EXPECT_EQ(next.as.end.fresh, 8);
+	rig_close(&r);
+}
+
 static void prefill_is_cut_into_chunks(void)
 {
 	struct rig r;
@@ -455,6 +501,7 @@ static void growth_is_promised_in_quanta(void)
 int main(void)
 {
 	TAP_RUN(limits_are_checked, "limits without sense are refused by name");
+	TAP_RUN(known_tokens_follow, "tokens known behind a sampled one are rows of the next batch");
 	TAP_RUN(a_turn_runs_to_its_limit, "a turn runs to its limit, and the next computes only what is new");
 	TAP_RUN(prefill_is_cut_into_chunks, "prefill is cut into chunks and never stops a decoding turn");
 	TAP_RUN(step_time_bounds_prefill, "the wanted step time bounds prefill once rates are known");

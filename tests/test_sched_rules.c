@@ -69,6 +69,11 @@ BREACH(no_results, b->count = 0)
 BREACH(other_turn, b->results[0].turn++)
 BREACH(too_many_rows, b->results[0].computed++)
 BREACH(sample_unasked, b->results[0].sampled = 1)
+BREACH(too_many_samples, {
+	while (!b->entries[0].sample)
+		*b = rig_done(r, b);
+	b->results[0].sampled = 10;
+})
 BREACH(unknown_end, b->results[0].end = END_FAULT + 1)
 BREACH(refused_end, b->results[0].end = END_REFUSED)
 BREACH(foreign_page, (b->results[0].end = END_INTEGRITY, b->results[0].page = 0))
@@ -86,8 +91,8 @@ BREACH(twice_done, { struct rig_batch again = *b; (void)rig_done(r, b); *b = aga
 static void breaches_abort(void)
 {
 	breach *const all[] = {time_back, other_batch, no_results, other_turn, too_many_rows, sample_unasked,
-		unknown_end, refused_end, foreign_page, dead_session, no_session, dead_turn, no_end, dead_credit,
-		copy_done, future_record, unknown_event, small_room, twice_done};
+		too_many_samples, unknown_end, refused_end, foreign_page, dead_session, no_session, dead_turn, no_end,
+		dead_credit, copy_done, future_record, unknown_event, small_room, twice_done};
 	EXPECT(!aborts(well));
 	for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++)
 		if (!EXPECT(aborts(all[i])))

@@ -197,7 +197,7 @@ static void shared_pages_go_down(void)
    by a fork, cut where they part. */
 static void found_at_the_start(void)
 {
-	struct rig r = open_tiers(8, 0, 16, POLICY_COST);
+	struct rig r = open_tiers(8, 0, 16, POLICY_LRU);
 	uint32_t a = rig_session(&r);
 	struct event e = rig_event(&r, EVENT_FOUND);
 	for (uint32_t i = 0; i < 4; i++) {
@@ -249,6 +249,63 @@ static void parked_from_both(void)
 	rig_close(&r);
 }
 
+/* With room on the device, what is expected back first comes up before its turn, and then waits for
+   nothing; what was parked stays down. */
+static void up_before_the_turn(void)
+{
+	struct rig r = open_tiers(40, 40, 0, POLICY_COST);
+	uint32_t a = rig_session(&r), b = rig_session(&r), c = rig_session(&r), big = rig_session(&r);
+	(void)whole(&r, a, 90, 2);
+	(void)whole(&r, b, 90, 2);
+	(void)whole(&r, c, 90, 2);
+	(void)whole(&r, big, 250, 2);
+	uint32_t more[2];
+	for (int i = 0; i < 2; i++) {
+		more[i] = rig_session(&r);
+		(void)whole(&r, more[i], 250, 2);
+	}
+	EXPECT(rig_view(&r, a).lower_bytes == 6 * 1024 || rig_view(&r, b).lower_bytes == 6 * 1024);
+	rig_park(&r, c, PLACE_HOST);
+	(void)note(&r);
+	struct event e = rig_event(&r, EVENT_HINT);
+	e.session = b;
+	e.as.hint.pause = PAUSE_TOOL;
+	e.as.hint.returns_in_us = 2000000;
+	rig_send(&r, &e);
+	e.session = a;
+	e.as.hint.returns_in_us = UINT64_MAX / 4;
+	rig_send(&r, &e);
+	while (copy_count)
+		(void)copy_done(&r, 0);
+	/* Room for b and a part of a: a slab's sixteenth stays free. */
+	r.now_us += 1500000;
+	for (int i = 0; i < 128; i++) { /* each step looks at the ages of one class */
+		e = rig_event(&r, EVENT_TIMER);
+		rig_send(&r, &e);
+		(void)note(&r);
+	}
+	e = rig_event(&r, EVENT_CLOSE);
+	e.session = more[0];
+	rig_send(&r, &e);
+	(void)note(&r);
+	for (int i = 0; i < 200; i++) {
+		if (copy_count) {
+			(void)copy_done(&r, 0);
+			continue;
+		}
+		e = rig_event(&r, EVENT_DURABLE);
+		e.as.durable.step = r.out.step;
+		rig_send(&r, &e);
+		(void)note(&r);
+	}
+	EXPECT(sched_counts(r.s).pages_raised >= 6);
+	EXPECT(rig_view(&r, b).lower_bytes == 0);
+	EXPECT(rig_view(&r, c).lower_bytes == 6 * 1024);
+	struct effect end = whole(&r, b, 1, 1);
+	EXPECT(end.as.end.reloaded == 0 && end.as.end.recomputed == 0 && end.as.end.resident == 91);
+	rig_close(&r);
+}
+
 int main(void)
 {
 	TAP_RUN(down_and_up, "pages go down instead of being lost, and come back");
@@ -258,6 +315,7 @@ int main(void)
 	TAP_RUN(swap_moves_at_once, "swap moves whole contexts, first come first served");
 	TAP_RUN(shared_pages_go_down, "shared pages go down for all their owners");
 	TAP_RUN(found_at_the_start, "what is found on the disk is loaded; a fork shares it");
+	TAP_RUN(up_before_the_turn, "what is expected back comes up before its turn");
 	TAP_RUN(parked_from_both, "a parked session leaves the device and the host");
 	return tap_done();
 }

@@ -383,4 +383,5 @@ def main(argv):
     return tap.failed
 
 
-sys.exit(main(sys.argv[1:]))
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

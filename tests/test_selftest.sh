@@ -36,6 +36,8 @@ sound() { # model, faults, what
 
 "$BUILDDIR/tests/make_tiny" "$folder/tiny.gguf" 7
 sound "$folder/tiny.gguf" "$faults" "$faults faults, all found, no wrong token, no session lost"
+"$BUILDDIR/tests/make_tiny" "$folder/gemma.gguf" 7 gemma3
+sound "$folder/gemma.gguf" 200 "200 faults on pages of both groups of a model with windows"
 # Without checks a wrong page does reach tokens: the test can fail.
 "$BUILDDIR/holdfastd" selftest --model "$folder/tiny.gguf" --faults 200 --seed 7 --integrity off --json \
 	>"$folder/out" 2>/dev/null

@@ -13,8 +13,11 @@ class Played:
 def side_by_side(wire, jobs, width=32, timeout=600):
     """jobs yields (key, method, arguments, blob, keys of the CALL) or None, when there is nothing to ask yet; as many
     as `width` run at once. Yields (key, Played) as they end, and asks jobs again after each."""
-    running, jobs, more, at = {}, iter(jobs), True, time.time()
+    running, jobs, more, at, said = {}, iter(jobs), True, time.time(), time.time()
     while more or running:
+        if time.time() > said + 5:  # or the daemon takes this side for gone
+            said = time.time()
+            wire.send(ar1.PING, 0, {"t": 1})
         while more and len(running) < width:
             try:
                 job = next(jobs)
@@ -31,7 +34,7 @@ def side_by_side(wire, jobs, width=32, timeout=600):
                 continue
             return
         try:
-            type, channel, _, body, blob = wire.receive(0.05 if more and len(running) < width else timeout)
+            type, channel, _, body, blob = wire.receive((0.05 if more and len(running) < width else 1) / ar1.SLOW)
         except TimeoutError:
             assert time.time() - at < timeout, "no message came"
             continue

@@ -14,8 +14,9 @@ import sys
 
 # Perplexity and its windows; the distance between the starts of the
 # divergence's windows; and {(kind, first position): (windows, mean divergence in thousandths)}. kv_precision.py left out
-# what it did not measure. Gemma's perplexity was measured on windows of another cut:
-# there the f32 path is held to nothing, and the default path to ours.
+# what it did not measure. Gemma's perplexity is that of the reference's forward pass on the windows that are measured here, a
+# start token and 1,023 tokens each, the first ten: 4.92400137. (An older note of it says 5.0043, which no cut of the text into
+# windows gives back; window by window the two passes agree.)
 MODELS = {
     "smollm2-135m": (4.7628, 19, 9690, {
         ("bf16", 0): (2, 0.03), ("int8", 0): (2, 0.82), ("fp8", 0): (2, 8.2),
@@ -23,7 +24,7 @@ MODELS = {
     "qwen2.5-coder-0.5b": (3.3961, 8, 8096, {
         ("bf16", 0): (2, 0.10), ("int8", 0): (2, 0.81), ("fp8", 0): (2, 15.9),
         ("bf16", 20000): (1, 0.10), ("int8", 20000): (1, 1.13), ("fp8", 20000): (1, 13.4)}),
-    "gemma3-270m": (None, 10, 9599, {
+    "gemma3-270m": (4.9240, 10, 9599, {
         ("bf16", 0): (2, 0.03), ("int8", 0): (2, 0.41), ("fp8", 0): (2, 13.0),
         ("int8", 20000): (1, 0.46), ("fp8", 20000): (1, 6.5)}),
 }
@@ -58,10 +59,6 @@ for (kv, shift), (count, reference) in divergence.items():
 for what, most, options in (("perplexity, f32 KV and activations", 0.003, ("--kv", "f32", "--act", "f32")),
                             ("perplexity, default path", 0.01, ())):
     found = run("--windows", str(windows), *options)["perplexity"]
-    if perplexity is None:
-        line(what, f"{found:.4f}", "no reference of these windows", True)
-        perplexity = found
-        continue
     line(what, f"{found:.4f} {100 * (found / perplexity - 1):+.2f} %", f"{perplexity:.4f} +- {100 * most:.1f} %",
          abs(found / perplexity - 1) <= most)
 sys.exit(failed)

@@ -1,6 +1,6 @@
 """What retention is worth on real traffic: every policy of the planner at the same memory, against the figures to reach.
 
-    python3 tests/bench/retention.py FOLDER [--seeds 3] [--only known|open|closed|host|new]
+    python3 tests/bench/retention.py FOLDER [--seeds 3] [--only known|open|closed|host]
 
 FOLDER has weka-coding-turns.jsonl and swebench-agent-turns.jsonl. BUILDDIR names the build (default: build). Each part
 prints a table and, for each figure to reach, whether it was reached. Minutes of both cores; --seeds 1 is a third of it.

@@ -24,12 +24,12 @@ from .errors import (
 )
 from .events import Block, Event, Events, KvBlocks
 from .tools import describe
-from .types import End, Note, Piece, ToolCall, Usage
+from .types import Candidate, End, Note, Piece, ToolCall, Usage
 
 __all__ = [
-    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Block", "Client", "End", "Error",
-    "Event", "Events", "InternalError", "KvBlocks", "LinkError", "Note", "Piece", "ProtocolError",
-    "RequestError",
-    "ResourceError", "Session", "SessionError", "ToolCall", "Turn", "Usage", "describe",
+    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Block", "Candidate", "Client",
+    "describe", "End", "Error", "Event", "Events", "InternalError", "KvBlocks", "LinkError",
+    "Note", "Piece", "ProtocolError", "RequestError", "ResourceError", "Session",
+    "SessionError", "ToolCall", "Turn", "Usage",
 ]
 __version__ = "0.1.0"

@@ -25,8 +25,8 @@ from .client import _MISSES_MAX, default_endpoint
 from .core import Call, Lost
 from .errors import Error, LinkError, make_error, read_error
 from .events import Event, Order, read_event, subscribe
-from .session import Content, SessionCalls
-from .types import End, Note, Piece, ToolCall
+from .session import Content, SessionCalls, mean_logprob, scored
+from .types import Candidate, End, Note, Piece, ToolCall
 
 
 class AsyncTurn(AsyncIterator[Piece]):
@@ -179,6 +179,32 @@ class AsyncSession(SessionCalls[AsyncTurn]):
         return self.client._opened(await self.client.call(
             "session.fork", session=self, to_tokens=to_tokens, to_turn=to_turn, label=label,
             _follow=False))
+
+    async def best(self, content: Content, n: int, *, keep: int = 1, seed: int = 0,
+                   **options: Any) -> List[Candidate]:
+        """n answers to the same at once, each of a fork of this session with a seed of its own (seed,
+        seed + 1, …), the likeliest first. What stands before the answers is computed once. The forks of
+        the first `keep` stay open, to go on from; this session is as it was. Ask with a temperature
+        above 0."""
+        forks: List[AsyncSession] = []
+        found: List[Candidate] = []
+
+        async def one(number: int, fork: AsyncSession) -> Candidate:
+            turn = fork.turn(content, **scored(options, seed + number))
+            score = mean_logprob([piece async for piece in turn])
+            return Candidate(score, await turn.wait(), fork, seed + number)
+
+        try:
+            for _ in range(n):
+                forks.append(await self.fork())
+            found = list(await asyncio.gather(*(one(i, f) for i, f in enumerate(forks))))
+            found.sort(key=lambda c: -c.logprob)
+        finally:
+            kept = [c.session for c in found[:keep]]
+            for fork in forks:
+                if fork not in kept:
+                    await fork.close()
+        return found
 
     async def rollback(self, *, to_tokens: Optional[int] = None,
                        to_turn: Optional[int] = None) -> dict:

@@ -13,8 +13,8 @@ from . import wire
 from .core import Call, Lost
 from .errors import Error, LinkError, make_error, read_error
 from .events import Events
-from .session import Content, SessionCalls
-from .types import End, Note, Piece, ToolCall
+from .session import Content, SessionCalls, mean_logprob, scored
+from .types import Candidate, End, Note, Piece, ToolCall
 
 _MISSES_MAX = 3
 
@@ -195,6 +195,30 @@ class Session(SessionCalls[Turn]):
         return self.client._opened(self.client.call(
             "session.fork", session=self, to_tokens=to_tokens, to_turn=to_turn, label=label,
             _follow=False))
+
+    def best(self, content: Content, n: int, *, keep: int = 1, seed: int = 0,
+             **options: Any) -> List[Candidate]:
+        """n answers to the same, each of a fork of this session with a seed of its own (seed, seed + 1, …),
+        the likeliest first. What stands before the answers is computed once. The forks of the first
+        `keep` stay open, to go on from; this session is as it was. Ask with a temperature above 0."""
+        found: List[Candidate] = []
+        forks: List[Session] = []
+        try:
+            for i in range(n):
+                forks.append(self.fork())
+                turn = forks[-1].turn(content, **scored(options, seed + i))
+                score = mean_logprob(turn)
+                found.append(Candidate(score, turn.wait(), forks[-1], seed + i))
+            found.sort(key=lambda c: -c.logprob)
+        except BaseException:
+            keep = 0
+            raise
+        finally:
+            kept = [c.session for c in found[:keep]]
+            for fork in forks:
+                if fork not in kept:
+                    fork.close()
+        return found
 
     def rollback(self, *, to_tokens: Optional[int] = None,
                  to_turn: Optional[int] = None) -> dict:

@@ -17,7 +17,7 @@ from .types import End, Note, Piece, ToolCall, Usage
 STRAY_MAX = 10000
 SAMPLING = frozenset((
     "max_tokens", "temperature", "top_p", "min_p", "typical", "top_k", "repetition", "presence",
-    "frequency", "seed", "logprobs", "stop", "bias", "ignore_end", "tool_choice", "supersede",
+    "frequency", "seed", "logprobs", "stop", "stop_tokens", "bias", "ignore_end", "tool_choice", "supersede",
     "dry", "dry_base", "dry_allowed", "dry_last", "schema", "regex", "choices"))
 # What only looks may be asked twice; all else carries a key when it may have to be.
 _LOOKS = frozenset((

@@ -6,7 +6,7 @@ from typing import Any, Callable, Generic, Iterable, List, Mapping, Optional, Se
 
 from . import wire
 from .core import SAMPLING
-from .types import End, Note
+from .types import End, Note, Piece
 
 T = TypeVar("T")
 Content = Union[str, Sequence[Mapping[str, Any]]]
@@ -16,6 +16,17 @@ def messages_of(content: Content) -> List[dict]:
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     return [dict(m) for m in content]
+
+
+def mean_logprob(pieces: Iterable[Piece]) -> float:
+    """Of the tokens that were sampled with log-probabilities; minus infinity if there are none."""
+    found = [p["p"] for piece in pieces for p in piece.logprobs or ()]
+    return sum(found) / len(found) if found else float("-inf")
+
+
+def scored(options: Mapping[str, Any], seed: int) -> dict:
+    """The options of one of several answers: its own seed, and log-probabilities."""
+    return {**options, "seed": seed, "logprobs": options.get("logprobs") or 1}
 
 
 class SessionCalls(Generic[T]):

@@ -39,7 +39,8 @@ class Note:
 
 @dataclass(frozen=True)
 class Usage:
-    """Where the tokens of the prompt came from (four numbers that add up to it), and times."""
+    """Where the tokens of the prompt came from (four numbers that add up to it), and times. forced: of
+    the sampled tokens those that were known without sampling, since the form had nothing else."""
 
     prompt: int = 0
     resident: int = 0
@@ -55,6 +56,18 @@ class Usage:
     tool_us: Optional[int] = None
     diverged_at: Optional[int] = None
     diverged_why: Optional[str] = None
+    forced: int = 0
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One of several answers to the same question: its mean log-probability a token, its end, and the fork
+    that gave it (closed, unless it was to be kept)."""
+
+    logprob: float
+    end: "End"
+    session: Any
+    seed: int
 
 
 @dataclass(frozen=True)
