@@ -74,6 +74,21 @@ static int plan_required(struct maker *m, const struct part *part, struct plan *
 	return 0;
 }
 
+/* Whether names, which are strings, may be of a propertyNames schema's type. */
+static bool names_are_strings(struct json names)
+{
+	struct json type, one;
+	if (json_kind(names) != JSON_OBJECT || !json_find(names, "type", &type))
+		return true;
+	if (json_kind(type) == JSON_STRING)
+		return json_equals(type, "string", 6);
+	struct json_walk walk = json_walk(type);
+	while (json_kind(type) == JSON_ARRAY && json_next(&walk, NULL, &one))
+		if (json_kind(one) == JSON_STRING && json_equals(one, "string", 6))
+			return true;
+	return false;
+}
+
 /* Gathers what all parts say. What closes an object or speaks of all its keys sees only the
    properties beside it, so that it may stand in one part only. */
 static int plan_make(struct maker *m, const struct view *v, struct plan *p)
@@ -93,11 +108,15 @@ static int plan_make(struct maker *m, const struct view *v, struct plan *p)
 				p->additional = part->value[KEY_ADDITIONAL];
 			if (part_has(part, KEY_PATTERNS))
 				p->keys = part;
+			if (p->keys == part && json_kind(part->value[KEY_PATTERNS]) != JSON_OBJECT)
+				return form_fail(m, -ERR_BAD_ARG, "patternProperties is no object");
 		}
 		if (part_has(part, KEY_NAMES)) {
 			if (p->names.at)
 				return form_fail(m, -ERR_UNSUPPORTED, "two schemas speak of the names of one object");
 			p->names = part->value[KEY_NAMES];
+			if (!names_are_strings(p->names))
+				return form_fail(m, -ERR_UNSUPPORTED, "propertyNames has a type that no name has");
 		}
 	}
 	if (closing > 0 && described > 1)
@@ -202,8 +221,6 @@ static int pattern_keys(struct maker *m, const struct part *part, struct dfa **l
 {
 	struct json pattern, schema;
 	struct json_walk walk = json_walk(part->value[KEY_PATTERNS]);
-	if (json_kind(part->value[KEY_PATTERNS]) != JSON_OBJECT)
-		return form_fail(m, -ERR_BAD_ARG, "patternProperties is no object");
 	while (json_next(&walk, &pattern, &schema)) {
 		struct dfa *one, *keys = NULL;
 		int code = schema_pattern(m, pattern, &one);
