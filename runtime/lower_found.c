@@ -230,6 +230,8 @@ static int group_scan(struct daemon *d, struct lower_disk *x, uint32_t group)
 				    proof.tokens <= d->limits.page_tokens;
 		if (!usable && at < x->slot_count[group])
 			disk_empty(d, group, at);
+		else if (!usable)
+			(void)tier_drop(x->tier, group, at);
 		if (!usable)
 			continue;
 		if (at < x->slot_count[group])

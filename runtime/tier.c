@@ -412,8 +412,9 @@ int tier_scan(struct tier *t, uint32_t group, uint32_t *slot, struct tier_proof 
 	uint8_t check[TIER_MAC];
 	CHECK(group < t->options.group_count);
 	const uint32_t last = t->options.group[group].page_count;
-	for (uint32_t at = *slot; at < last; at += MANY) {
-		const uint32_t n = last - at < MANY ? last - at : MANY;
+	/* Whoever goes on from one finds the next beside it, as a rule. */
+	for (uint32_t at = *slot, n = 1; at < last; at += n, n = MANY) {
+		n = last - at < n ? last - at : n;
 		TRY(read_all(t->fd, many, n * sizeof many[0], entry_at(t, group, at)));
 		for (uint32_t i = 0; i < n; i++) {
 			if (many[i].used != 1 || many[i].group != group || many[i].slot != at + i)

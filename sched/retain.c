@@ -556,8 +556,8 @@ static void lower_ahead(struct step *p)
 		return;
 	while (left > 0 && lacking(s, &wanted) && s->page_free[to][0].count) {
 		uint32_t session = victim(s, PLACE_DEVICE, &least);
-		if (session == SCHED_NONE)
-			return;
+		if (session == SCHED_NONE || !place_is(s, session, to))
+			return; /* ahead of need nothing is dropped */
 		uint32_t given = session_give(p, session, 1, 0);
 		retain_settle(s, session, 0);
 		if (given == 0)

@@ -413,6 +413,8 @@ static void random_event(struct world *w)
 	case EVENT_RATES:
 		e.as.rates.prefill_ns_token = below(w, 5000);
 		e.as.rates.decode_ns_row = below(w, 5000);
+		e.as.rates.copy_bytes_s[PLACE_HOST] = chance(w, 500) ? 0 : draw(w) >> below(w, 64);
+		e.as.rates.copy_bytes_s[PLACE_DISK] = chance(w, 500) ? 0 : draw(w) >> below(w, 64);
 		send(w, &e, NULL);
 		break;
 	case EVENT_CANCEL:

@@ -249,6 +249,27 @@ static void parked_from_both(void)
 	rig_close(&r);
 }
 
+/* A disk that is slower than computing is not used, and nothing is given up ahead of need for it. */
+static void slow_disk(void)
+{
+	for (int slow = 0; slow < 2; slow++) {
+		struct rig r = open_tiers(32, 0, 32, POLICY_LRU);
+		uint32_t a = rig_session(&r), b = rig_session(&r);
+		struct event e = rig_event(&r, EVENT_RATES);
+		e.as.rates.prefill_ns_token = 1000000; /* 16 ms a page */
+		e.as.rates.copy_bytes_s[PLACE_DISK] = slow ? 1024 * 50 : 1024 * 70;
+		rig_send(&r, &e);
+		(void)whole(&r, a, 250, 2);
+		(void)whole(&r, b, 240, 2); /* 31 of 32 */
+		EXPECT(rig_view(&r, a).resident == 251);
+		EXPECT(whole(&r, b, 10, 2).as.end.end == END_LIMIT);
+		(void)whole(&r, rig_session(&r), 60, 2);
+		EXPECT((rig_view(&r, a).lower_bytes > 0) == !slow);
+		EXPECT((rig_view(&r, a).resident == 251) == !slow);
+		rig_close(&r);
+	}
+}
+
 /* With room on the device, what is expected back first comes up before its turn, and then waits for
    nothing; what was parked stays down. */
 static void up_before_the_turn(void)
@@ -315,6 +336,7 @@ int main(void)
 	TAP_RUN(swap_moves_at_once, "swap moves whole contexts, first come first served");
 	TAP_RUN(shared_pages_go_down, "shared pages go down for all their owners");
 	TAP_RUN(found_at_the_start, "what is found on the disk is loaded; a fork shares it");
+	TAP_RUN(slow_disk, "a place that is slower than computing is not used");
 	TAP_RUN(up_before_the_turn, "what is expected back comes up before its turn");
 	TAP_RUN(parked_from_both, "a parked session leaves the device and the host");
 	return tap_done();

@@ -39,7 +39,7 @@ def words(count):
     return [rng.randrange(100, 40000) for _ in range(count)]
 
 
-def turns(sessions, ids, most=4):
+def turns(sessions, ids, most=2):
     """One turn of each, side by side. Returns the ends and the answers, in the order of the sessions."""
     ask = {"tokens": True, "max_tokens": most, "ignore_end": True}
     jobs = ((i, "session.turn", ask, ar1.pack(ids[i]), {"sess": s}) for i, s in enumerate(sessions))
@@ -94,7 +94,7 @@ serving_s = time.time() - started
 print("# " + daemon.words().replace("\n", "\n# ").rstrip("# "), flush=True)
 disk = wire.ok("ledger.show")["r"]["accounts"]["disk"]
 one = time.time()
-first = wire.finish(wire.begin("session.turn", {"tokens": True, "max_tokens": 4, "ignore_end": True}, ar1.pack(asked[0]),
+first = wire.finish(wire.begin("session.turn", {"tokens": True, "max_tokens": 2, "ignore_end": True}, ar1.pack(asked[0]),
                                sess=sessions[0]))
 first_ms = (first.first - one) * 1e3
 began = time.time()
