@@ -423,6 +423,11 @@ int hf_session_close(struct hf_client *c, struct hf_session *s, struct hf_end *e
 	return simple(c, METHOD_SESSION_CLOSE, s, end);
 }
 
+int hf_session_forget(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_FORGET, s, end);
+}
+
 int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *end)
 {
 	return simple(c, METHOD_SESSION_SHOW, s, end);
@@ -574,6 +579,7 @@ bool hf_later(int code)
 	case ERR_OVERLOADED:
 	case ERR_DRAINING:
 	case ERR_AUDIT_STALLED:
+	case ERR_LOG_FULL:
 	case ERR_DEADLINE:
 	case ERR_TIMEOUT:
 	case ERR_CLOSED:

@@ -213,6 +213,9 @@ int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_token
 int hf_session_rollback(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_end *end);
 int hf_session_close(struct hf_client *c, struct hf_session *s, struct hf_end *end);
+/* Closes it, and removes its text, tokens and pages everywhere; what was answered cannot be asked for
+   again. Forks of it are sessions of their own. */
+int hf_session_forget(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_residency(struct hf_client *c, struct hf_session *s,

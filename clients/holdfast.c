@@ -92,7 +92,9 @@ static int command_show(struct said *o)
 		show(o, hf_session_show(o->client, &s, &end), &end, print_map);
 }
 
-static int command_close(struct said *o)
+/* The rest of the words are sessions, each of which it is done to. */
+static int each_session(struct said *o,
+	int (*verb)(struct hf_client *, struct hf_session *, struct hf_end *))
 {
 	int exit = EXIT_DONE;
 	if (o->word_count == 0)
@@ -102,13 +104,23 @@ static int command_close(struct said *o)
 		struct hf_end end;
 		int one = session_word(o, &s);
 		if (one == EXIT_DONE) {
-			int code = hf_session_close(o->client, &s, &end);
+			int code = verb(o->client, &s, &end);
 			one = code == 0 ? EXIT_DONE : say_error(o, code, &end);
 			hf_end_free(&end);
 		}
 		exit = one != EXIT_DONE ? one : exit;
 	}
 	return exit;
+}
+
+static int command_close(struct said *o)
+{
+	return each_session(o, hf_session_close);
+}
+
+static int command_forget(struct said *o)
+{
+	return each_session(o, hf_session_forget);
 }
 
 static int command_fork(struct said *o)
@@ -220,6 +232,7 @@ static const struct command {
 	{"fork", "ID", "make a session of another's history", "Sab", 1, command_fork},
 	{"rollback", "ID", "take a session back", "Sab", 1, command_rollback},
 	{"close", "ID…", "end sessions", "", 1000, command_close},
+	{"forget", "ID…", "end them, and remove text, tokens and pages", "", 1000, command_forget},
 	{"ledger", "", "what memory holds, by account and column", "", 0, command_ledger},
 	{"pages", "[ID]", "list KV pages", "Snc", 1, command_pages},
 	{"model", "", "show the model", "", 0, command_model},

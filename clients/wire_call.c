@@ -491,7 +491,7 @@ TABLE(call_table, call_fields, true);
 /* Methods that work on a session, and those that may name one. */
 #define ON_SESSION (TURNS | M(SESSION_FORK) | M(SESSION_ROLLBACK) | M(SESSION_CLOSE) | \
 	M(SESSION_SHOW) | M(SESSION_ATTACH) | M(SESSION_RESIDENCY) | M(SESSION_HINT) | \
-	M(SESSION_PARK) | M(SESSION_EXPORT))
+	M(SESSION_PARK) | M(SESSION_EXPORT) | M(SESSION_FORGET))
 #define MAY_NAME (ON_SESSION | M(PAGES_SHOW))
 
 static int call_agrees(const struct wire_call *m)

@@ -30,7 +30,7 @@ struct ask {
 
 static const char *const kinds[STORE_KIND_COUNT] = {
 	"boot", "shutdown", "assign", "share", "free", "quarantine", "session_open", "session_close",
-	"turn_end", "incident", "config", "step_end",
+	"turn_end", "incident", "config", "step_end", "forget", "archive",
 };
 static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower"};
 static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
@@ -330,28 +330,71 @@ static int ask_export(struct ask *a)
 	return 0;
 }
 
-static int verify(const char *dir, bool json)
+static void verified_line(const struct store_verified *v)
+{
+	printf("whole: %" PRIu64 " entries to the head", v->entries);
+	if (v->archived)
+		printf(" (up to %" PRIu64 " in segments)", v->archived);
+	if (v->first > 1)
+		printf("; those before %" PRIu64 " are not here", v->first);
+	printf("; %" PRIu64 " owner rows; boot %u%s\n", v->rows, v->boot, v->clean ? ", closed" : "");
+}
+
+static void anchors_line(const struct store_verify *what, const struct store_verified *v)
+{
+	if (!what->anchor_dir) {
+		printf("anchored: nothing was compared; say where the anchors are: --anchor DIR\n");
+		return;
+	}
+	printf("anchored: up to entry %" PRIu64 ", by %" PRIu64 " anchors, %" PRIu64
+	       " of them with the right signature", v->anchored, v->anchors, v->signed_right);
+	if (v->torn)
+		printf("; %" PRIu64 " lines are none", v->torn);
+	printf("\n");
+}
+
+static int verify(const struct store_verify *what, bool json)
 {
 	struct store_verified v;
 	char reason[STORE_REASON_MAX] = "";
-	const int code = store_verify(dir, &v, reason);
+	const int code = store_verify_all(what, &v, reason);
 	const uint64_t tail = v.entries > v.anchored ? v.entries - v.anchored : 0;
-	if (json)
-		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, \"clean\": %s, "
-		       "\"anchored\": %" PRIu64 ", \"tail\": %" PRIu64 ", \"error\": \"%s\"}\n",
-		       code ? "false" : "true", v.entries, v.rows, v.boot, v.clean ? "true" : "false", v.anchored,
-		       tail, code ? err_name(code) : "");
-	else if (code == 0)
-		printf("whole: %" PRIu64 " entries to the head, %" PRIu64 " of them anchored, %" PRIu64
-		       " in the unanchored tail; %" PRIu64 " owner rows; boot %u%s\n", v.entries, v.anchored, tail,
-		       v.rows, v.boot, v.clean ? ", closed" : "");
+	if (json) {
+		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, "
+		       "\"clean\": %s, \"first\": %" PRIu64 ", \"archived\": %" PRIu64 ", \"anchored\": %" PRIu64
+		       ", \"tail\": %" PRIu64 ", \"anchors\": %" PRIu64 ", \"signed\": %" PRIu64
+		       ", \"error\": \"%s\"}\n", code ? "false" : "true", v.entries, v.rows, v.boot,
+		       v.clean ? "true" : "false", v.first, v.archived, v.anchored, tail, v.anchors,
+		       v.signed_right, code ? err_name(code) : "");
+	} else if (code == 0 || v.anchored) {
+		if (code == 0)
+			verified_line(&v);
+		anchors_line(what, &v);
+		if (code == 0)
+			printf("unanchored tail: %" PRIu64 " entries\n", tail);
+	}
 	if (code)
-		fprintf(stderr, "holdfastd: audit: %s\n", reason);
+		fprintf(stderr, "holdfastd: audit: %s%s\n", json ? "" : "broken: ", reason);
+	return code ? 1 : 0;
+}
+
+static int archive(const char *dir, const char *keep, bool json)
+{
+	char reason[STORE_REASON_MAX] = "", *end;
+	uint64_t moved;
+	const unsigned long long entries = keep ? strtoull(keep, &end, 10) : 0;
+	if (keep && (*end || keep[0] < '0' || keep[0] > '9'))
+		return 2;
+	const int code = store_archive(dir, entries, &moved, reason);
+	if (code)
+		fprintf(stderr, "holdfastd: audit: %s%s\n", reason, code == -ERR_IN_USE ?
+			"; a daemon moves old entries by itself, see --audit-history" : "");
+	printf(json ? "{\"moved\": %" PRIu64 "}\n" : "%" PRIu64 " entries moved to segments\n", moved);
 	return code ? 1 : 0;
 }
 
 static const char help[] =
-	"usage: holdfast audit [--state DIR] [--json] QUESTION\n"
+	"usage: holdfast audit [--state DIR] [--json] [--anchor DIR [--anchor-key DIR]] QUESTION\n"
 	"  page N [TIME]       who held page N of the device, now or at a time\n"
 	"  session ID          every page and event of a session\n"
 	"  turn ID N           where the context of its turn N (from 0) came from\n"
@@ -359,6 +402,9 @@ static const char help[] =
 	"  incidents           each with its page's history\n"
 	"  verify              chain, anchors, owner rows: anchored, unanchored tail, or where it is broken\n"
 	"  export              everything, as JSON lines\n"
+	"  archive [KEEP]      moves all but the last KEEP entries to segments; not beside a daemon\n"
+	"--anchor is for verify: the folder of the daemon's --anchor. --anchor-key: where its *.key files were\n"
+	"taken to. Without the keys the anchors are compared, but not their signatures.\n"
 	"TIME is seconds since 1970, or 2026-01-31T12:00:00 (UTC). Works beside a running daemon, and without.\n";
 
 static const char *state_default(void)
@@ -396,51 +442,82 @@ static int question(struct ask *a, int count, const char **word)
 	return -ERR_BAD_ARG;
 }
 
-int audit_main(int argc, char **argv)
+enum { WORDS_MAX = 3 };
+struct command {
+	const char *dir, *anchor, *anchor_key, *word[WORDS_MAX];
+	int count;
+	bool json;
+};
+
+/* 0; 1: help; 2: wrong. */
+static int arguments_read(int argc, char **argv, struct command *c)
 {
-	static struct ask a;
-	enum { WORDS_MAX = 3 };
-	const char *word[WORDS_MAX] = {NULL}, *dir = state_default();
-	char reason[STORE_REASON_MAX];
-	int count = 0, bad = 0;
-	for (int i = 1; i < argc && !bad; i++) {
-		if (strcmp(argv[i], "--help") == 0) {
-			fputs(help, stdout);
-			return 0;
+	static const char *const names[] = {"--state", "--anchor", "--anchor-key"};
+	const char **const values[] = {&c->dir, &c->anchor, &c->anchor_key};
+	for (int i = 1; i < argc; i++) {
+		bool taken = false;
+		for (unsigned k = 0; k < 3 && !taken; k++) {
+			const size_t n = strlen(names[k]);
+			if (strncmp(argv[i], names[k], n) != 0 || (argv[i][n] != 0 && argv[i][n] != '='))
+				continue;
+			taken = true;
+			if (argv[i][n] == 0 && i + 1 == argc)
+				return 2;
+			*values[k] = argv[i][n] == '=' ? argv[i] + n + 1 : argv[++i];
 		}
+		if (taken)
+			continue;
+		if (strcmp(argv[i], "--help") == 0)
+			return 1;
 		if (strcmp(argv[i], "--json") == 0)
-			a.json = true;
-		else if (strcmp(argv[i], "--state") == 0 && i + 1 < argc)
-			dir = argv[++i];
-		else if (strncmp(argv[i], "--state=", 8) == 0)
-			dir = argv[i] + 8;
-		else if (strncmp(argv[i], "--", 2) == 0 || count == WORDS_MAX)
-			bad = 1;
+			c->json = true;
+		else if (strncmp(argv[i], "--", 2) == 0 || c->count == WORDS_MAX)
+			return 2;
 		else
-			word[count++] = argv[i];
+			c->word[c->count++] = argv[i];
 	}
-	if (bad || count == 0) {
-		fputs(help, stderr);
-		return 2;
-	}
-	if (strcmp(word[0], "verify") == 0 && count == 1)
-		return verify(dir, a.json);
-	int code = store_reader_open(dir, &a.reader, reason);
+	return c->count == 0 ? 2 : 0;
+}
+
+static int ask(struct ask *a, struct command *c)
+{
+	char reason[STORE_REASON_MAX];
+	int code = store_reader_open(c->dir, &a->reader, reason);
 	if (code) {
 		fprintf(stderr, "holdfastd: audit: %s\n", reason);
 		return 1;
 	}
-	const uint64_t last = store_reader_last(a.reader);
-	code = question(&a, count, word);
-	store_reader_close(&a.reader);
-	if (code == -ERR_BAD_ARG) {
-		fputs(help, stderr);
+	const uint64_t last = store_reader_last(a->reader);
+	a->json = c->json;
+	code = question(a, c->count, c->word);
+	store_reader_close(&a->reader);
+	if (code == -ERR_BAD_ARG)
 		return 2;
-	}
 	if (code && code != -ERR_NOT_FOUND)
 		fprintf(stderr, "holdfastd: audit: %s\n", err_text(code));
-	else if (!a.json)
-		fprintf(stderr, "%" PRIu64 " records; %" PRIu64 " entries looked at of %" PRIu64 "\n", a.found,
-			a.looked, last);
+	else if (!a->json)
+		fprintf(stderr, "%" PRIu64 " records; %" PRIu64 " entries looked at of %" PRIu64 "\n", a->found,
+			a->looked, last);
 	return code == 0 ? 0 : 1;
+}
+
+int audit_main(int argc, char **argv)
+{
+	static struct ask a;
+	struct command c = {.dir = state_default()};
+	int code = arguments_read(argc, argv, &c);
+	if (code == 1) {
+		fputs(help, stdout);
+		return 0;
+	}
+	const struct store_verify what = {.dir = c.dir, .anchor_dir = c.anchor, .key_dir = c.anchor_key};
+	if (code == 0 && strcmp(c.word[0], "verify") == 0 && c.count == 1)
+		code = verify(&what, c.json);
+	else if (code == 0 && strcmp(c.word[0], "archive") == 0 && c.count <= 2)
+		code = archive(c.dir, c.word[1], c.json);
+	else if (code == 0)
+		code = ask(&a, &c);
+	if (code == 2)
+		fputs(help, stderr);
+	return code;
 }

@@ -200,6 +200,8 @@ void call_free(struct daemon *d, uint32_t call)
 	}
 	if (c->text_length > c->text_used)
 		c->text_used = c->text_length;
+	if (c->forgotten)
+		forget_slot(d, c);
 	if (c->text_used > 4096 || c->blob_length > 4096)
 		release(c->text, d->text_max);
 	if (c->end_length > 4096)

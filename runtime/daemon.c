@@ -323,6 +323,14 @@ static int store_start(struct daemon *d)
 	so.dir = d->options.state;
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	so.owners = (uint32_t)d->options.sessions;
+	so.headroom_bytes = d->options.audit_headroom;
+	so.history_entries = d->options.audit_history;
+	so.segment_entries = (uint32_t)d->options.audit_segment;
+	so.readers_ms = (uint32_t)d->options.audit_readers_ms;
+	so.anchor_dir = d->options.anchor;
+	so.anchor_ms = (uint32_t)d->options.anchor_ms;
+	so.anchor_entries = (uint32_t)d->options.anchor_entries;
 	so.page_tokens = d->limits.page_tokens;
 	const uint32_t most = sched_effect_max(&d->limits) * 2 + 4096;
 	so.keep_bytes = 4 * KEEP_STEP_BYTES;
@@ -353,7 +361,9 @@ static int device_open(struct daemon *d)
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	const uint32_t pages = pages_count(d, PLACE_DEVICE);
-	return engine_open(d->forward, pages + 1, pages, pages_count(d, PLACE_HOST) + LOWER_STAGES, &d->engine);
+	/* Twice: what is forgotten is zeroed, and may be given out again in the same job. */
+	return engine_open(d->forward, 2 * pages + 1, pages, pages_count(d, PLACE_HOST) + LOWER_STAGES,
+			   &d->engine);
 }
 
 static int tables_open(struct daemon *d)

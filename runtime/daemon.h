@@ -86,6 +86,7 @@ struct held_form {
 
 struct session {
 	bool used, closing, tools, raw; /* raw: template "none": tokens only */
+	bool forgets;              /* its pages are zeroed as they come back */
 	struct wire_id id;
 	uint32_t principal, sched; /* sched: the scheduler's index */
 	uint64_t epoch, turn;      /* turn: how many have ended */
@@ -129,7 +130,7 @@ struct call {
 	uint32_t peer;       /* or NONE: nobody reads it now */
 	uint32_t principal, session, sched; /* session: index or NONE; sched: the scheduler's turn */
 	uint8_t method;
-	struct wire_id op;
+	struct wire_id op, owner; /* owner: the session that it speaks of; zero: none */
 	uint64_t channel, seq;  /* seq: the last that its reader was sent */
 	bool dup, accepted_sent, begun; /* begun: a batch has had it */
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
@@ -141,6 +142,7 @@ struct call {
 	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
 	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
+	bool forgotten;         /* its session is: nothing of it is kept, and it is zeroed at its end */
 	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
@@ -313,10 +315,14 @@ struct daemon {
 	struct inject inject;
 	struct page_sum *sums;  /* per page, by pages_number */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
+	uint32_t wipe_count;    /* device pages that came back of forgotten sessions, to be zeroed */
+	struct engine_job *wiping; /* the job that has some of them, until it is sent */
 	uint32_t scrub_page;
 	uint64_t scrub_next_us, scrub_began_us;
 	uint64_t incidents[REASON_COUNT], conflicts_told;
 	uint64_t durable_told;
+	/* What was said of the log's state, so that each change is said once. */
+	struct { int space, anchor, archive; bool waits; uint32_t reader; } told;
 	uint64_t prefill_us_total, prefill_rows_total;
 };
 
@@ -417,6 +423,8 @@ int sessions_open(struct daemon *d);
 void sessions_close(struct daemon *d);
 uint32_t session_take(struct daemon *d, uint32_t principal);
 void session_drop(struct daemon *d, uint32_t session);
+void session_end(struct daemon *d, uint32_t session);
+void record_session(struct daemon *d, const struct session *s, uint8_t kind);
 /* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
 uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
@@ -446,6 +454,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_close(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_forget(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_attach(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
@@ -487,6 +496,8 @@ void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 
 /* lower.c: pages of the host slab, and what copies have in common. */
 int lower_open(struct daemon *d);
+/* Pages of the host slab: nothing may be left of them. */
+void lower_zero(struct daemon *d, uint32_t group, uint32_t slot, uint32_t count);
 void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);
@@ -606,6 +617,17 @@ uint64_t digests_scrub(struct daemon *d);
    of them, then those of group 1, the first of which is the session's `first`. */
 void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
 		  bool resumes, uint64_t batch);
+
+/* forget.c */
+#define PAGE_FORGOTTEN 0xfffffffdu /* in page_principal: of a forgotten session, not zeroed yet */
+/* The session's text, tokens and pages go, everywhere; it ends. */
+void session_forget(struct daemon *d, uint32_t session);
+/* Text and tokens in a call's slot. */
+void forget_slot(const struct daemon *d, struct call *c);
+/* A run of pages of a session that is forgotten came back: zeroed before anything else is done. */
+void forget_pages(struct daemon *d, const struct effect *e);
+/* Sends what is to be zeroed to the engine, if no batch takes it along. */
+void forget_submit(struct daemon *d);
 
 /* move.c */
 void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);

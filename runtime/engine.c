@@ -85,6 +85,8 @@ static int engine_assign(struct forward *forward, const struct engine_assign *a)
 	/* Content first: a page never bears its new tag over its old owner's bytes. */
 	if (a->clear)
 		TRY(ops->page_clear(device, a->group, a->page_first, a->page_count));
+	if (a->tag_first == 0)
+		return 0;
 	return ops->page_tags_set(device, a->group, a->page_first, a->page_count, a->tag_first);
 }
 

@@ -15,7 +15,8 @@
 #include "runtime/batch.h"
 #include "runtime/forward.h"
 
-/* A run of pages that got an owner; tags count up from tag_first. clear: zero them first (they
+/* A run of pages that got an owner; tags count up from tag_first, which is 0 where they got none and are
+   only zeroed. clear: zero them first (they
    belonged to another principal). */
 struct engine_assign {
 	uint32_t group, page_first, page_count, clear;

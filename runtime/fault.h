@@ -22,6 +22,12 @@ enum fault_point {
 	FAULT_ACCEPTED,   /* a call is on record, its ACCEPTED not yet sent */
 	FAULT_STEP,       /* the scheduler has spoken, its effects are not carried out */
 	FAULT_BATCH,      /* a batch came back from the device */
+	FAULT_SEGMENT,    /* old entries go into a file of the archive */
+	FAULT_DROP,       /* ... and out of the log, before that is committed */
+	FAULT_ANCHOR,     /* an anchor is written */
+	FAULT_RESERVE,    /* head-room is asked of the disk */
+	FAULT_KEYS,       /* the keys of sessions are flushed */
+	FAULT_FORGET,     /* a session's key is written over, nothing else of its end is on disk */
 	FAULT_COUNT
 };
 

@@ -276,6 +276,11 @@ const struct device_plan *forward_plan(const struct forward *forward)
 	return &forward->plan;
 }
 
+void forward_integrity_set(struct forward *forward, enum integrity integrity)
+{
+	forward->integrity = integrity;
+}
+
 uint64_t forward_weights_bytes(const struct forward *forward)
 {
 	return forward->weights.bytes;

@@ -62,6 +62,8 @@ void forward_close(struct forward **forward);
 const struct ops *forward_ops(const struct forward *forward);
 struct device *forward_device(struct forward *forward);
 const struct device_plan *forward_plan(const struct forward *forward);
+/* From the next step on; for those who compare. */
+void forward_integrity_set(struct forward *forward, enum integrity integrity);
 uint64_t forward_weights_bytes(const struct forward *forward);
 /* Identity of the precision plan: KV kind, activations, page layout, smoothing: 16 bytes. */
 void forward_plan_hash(const struct forward *forward, uint8_t out[16]);

@@ -63,12 +63,12 @@ void keep_key_u32(struct store_key *key, uint32_t number)
 
 /* value NULL: removed. A value that finds no room is said and lost: the ring holds what the largest
    steps push, and step_room asks first. */
-void keep_put(struct daemon *d, enum store_table table, const struct store_key *key, const void *value,
-	      size_t bytes)
+void keep_put(struct daemon *d, enum store_table table, const struct store_key *key,
+	      const struct wire_id *owner, const void *value, size_t bytes)
 {
-	const int code = store_keep(d->store, table, key, false, value, bytes);
+	const int code = store_keep(d->store, table, key, false, owner ? owner->bytes : NULL, value, bytes);
 	d->unclosed = true;
-	if (code == -ERR_AUDIT_STALLED || code == -ERR_TOO_BIG)
+	if (code == -ERR_AUDIT_STALLED || code == -ERR_TOO_BIG || code == -ERR_LIMIT)
 		log_say(LOG_ERROR, "a value of %zu bytes could not be kept: %s", bytes, err_text(code));
 	else if (code)
 		d->failed = true;
@@ -93,7 +93,7 @@ void keep_principal(struct daemon *d, uint32_t principal)
 	if (!d->store)
 		return;
 	keep_key_u32(&key, principal);
-	keep_put(d, TABLE_PRINCIPAL, &key, d->principals[principal].name,
+	keep_put(d, TABLE_PRINCIPAL, &key, NULL, d->principals[principal].name,
 		 strlen(d->principals[principal].name));
 }
 
@@ -112,7 +112,7 @@ static void chunks_put(struct daemon *d, const struct session *s, uint8_t kind, 
 	for (uint32_t at = changed / per_chunk * per_chunk; at < count; at += per_chunk) {
 		const uint32_t n = count - at < per_chunk ? count - at : per_chunk;
 		chunk_key(&key, s, kind, at / per_chunk);
-		keep_put(d, TABLE_TURN, &key, (const uint8_t *)array + at * element, n * element);
+		keep_put(d, TABLE_TURN, &key, &s->id, (const uint8_t *)array + at * element, n * element);
 	}
 }
 
@@ -132,7 +132,7 @@ static void tools_put(struct daemon *d, const struct session *s)
 		from += length;
 	}
 	chunk_key(&key, s, KIND_TOOLS, 0);
-	keep_put(d, TABLE_TURN, &key, d->scratch, at);
+	keep_put(d, TABLE_TURN, &key, &s->id, d->scratch, at);
 }
 
 void keep_session(struct daemon *d, uint32_t session)
@@ -161,7 +161,7 @@ void keep_session(struct daemon *d, uint32_t session)
 	if (s->call != NONE && d->calls[s->call].kept)
 		memcpy(row.op, d->calls[s->call].op.bytes, sizeof row.op);
 	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
-	keep_put(d, TABLE_SESSION, &key, &row, sizeof row);
+	keep_put(d, TABLE_SESSION, &key, &s->id, &row, sizeof row);
 	if (!s->kept && s->form)
 		tools_put(d, s);
 	chunks_put(d, s, KIND_TOKENS, s->token, sizeof *s->token, CHUNK_TOKENS, s->kept_history, s->history);
@@ -178,10 +178,34 @@ void keep_session_drop(struct daemon *d, uint32_t session)
 	if (!d->store || !s->kept)
 		return;
 	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
-	keep_put(d, TABLE_SESSION, &key, NULL, 0);
-	if (store_keep(d->store, TABLE_TURN, &key, true, NULL, 0) != 0)
+	keep_put(d, TABLE_SESSION, &key, NULL, NULL, 0);
+	if (store_keep(d->store, TABLE_TURN, &key, true, NULL, NULL, 0) != 0)
 		d->failed = true;
+	store_owner_end(d->store, s->id.bytes, keep_wall_ms());
 	s->kept = false;
+}
+
+void keep_forget(struct daemon *d, const struct wire_id *owner)
+{
+	if (d->store)
+		store_forget(d->store, owner->bytes);
+}
+
+/* Rows without a key: the process ended while the session was being forgotten. */
+static void session_gone(struct daemon *d, const struct store_key *key)
+{
+	keep_put(d, TABLE_SESSION, key, NULL, NULL, 0);
+	if (store_keep(d->store, TABLE_TURN, key, true, NULL, NULL, 0) != 0)
+		d->failed = true;
+}
+
+static bool session_lives(void *arg, const uint8_t owner[16])
+{
+	const struct daemon *d = arg;
+	for (uint32_t i = 0; i < d->options.sessions; i++)
+		if (d->sessions[i].used && memcmp(d->sessions[i].id.bytes, owner, 16) == 0)
+			return true;
+	return false;
 }
 
 /* The start. */
@@ -239,7 +263,7 @@ static int plan_restore(struct daemon *d, bool *other)
 		}
 	}
 	if (code != 0 || *other)
-		keep_put(d, TABLE_PRINCIPAL, &key, &now, sizeof now);
+		keep_put(d, TABLE_PRINCIPAL, &key, NULL, &now, sizeof now);
 	return 0;
 }
 
@@ -419,9 +443,11 @@ static int sessions_restore(struct daemon *d, struct restored *n)
 				"one, or another --state");
 			return -ERR_UNSUPPORTED;
 		}
-		if (code != 0 && code != -ERR_INTEGRITY)
+		if (code != 0 && code != -ERR_INTEGRITY && code != -ERR_GONE)
 			return code;
-		n->damaged += code != 0;
+		n->damaged += code == -ERR_INTEGRITY;
+		if (code == -ERR_GONE)
+			session_gone(d, &key);
 		if (code == 0)
 			TRY(session_restore(d, &key, &row, n));
 		keep_key_add(&key, "", 1);
@@ -448,6 +474,7 @@ int keep_restore(struct daemon *d)
 	}
 	free(n.op);
 	TRY(code);
+	store_owners_end(d->store, session_lives, d, keep_wall_ms());
 	if (n.sessions || n.damaged)
 		log_say(LOG_NOTICE, "%u sessions are back, %u of them in a turn%s", n.sessions, n.turns,
 			n.damaged ? "; some were damaged" : "");

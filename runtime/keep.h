@@ -23,6 +23,9 @@ void keep_principal(struct daemon *d, uint32_t principal);
 /* The session as it stands: its row, and of its tokens and marks what changed. */
 void keep_session(struct daemon *d, uint32_t session);
 void keep_session_drop(struct daemon *d, uint32_t session);
+/* The key of a session that was dropped: nothing that was ever kept of it can be read, neither rows nor
+   answers nor what lies in old pages of the file. */
+void keep_forget(struct daemon *d, const struct wire_id *owner);
 
 /* A key that is new: on disk before ACCEPTED is sent. */
 void keep_idem(struct daemon *d, uint32_t call, const struct wire_id *key, const uint8_t hash[16]);
@@ -42,12 +45,16 @@ void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_
 /* What is past its time is removed, a little. Returns when to be called next. */
 uint64_t keep_sweep(struct daemon *d);
 
+/* keep_say.c: each change of the log's space, anchors, segments and readers, once. */
+void keep_say(struct daemon *d);
+
 /* Between keep.c and keep_call.c. */
 void keep_key(struct store_key *key, const void *bytes, size_t length);
 void keep_key_add(struct store_key *key, const void *bytes, size_t length);
 void keep_key_u32(struct store_key *key, uint32_t number);
-void keep_put(struct daemon *d, enum store_table table, const struct store_key *key, const void *value,
-	      size_t bytes);
+/* owner: whose key it lies under, NULL for what names no text. */
+void keep_put(struct daemon *d, enum store_table table, const struct store_key *key,
+	      const struct wire_id *owner, const void *value, size_t bytes);
 uint64_t keep_wall_ms(void);
 int keep_streams_open(struct daemon *d);
 /* A turn that ran takes its old slot and runs again. */

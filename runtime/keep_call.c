@@ -131,7 +131,7 @@ static void expires_put(struct daemon *d, uint64_t at_ms, uint8_t table, const s
 	keep_key_u32(&key, (uint32_t)at_ms);
 	keep_key_add(&key, &table, 1);
 	keep_key_add(&key, of->bytes, of->length);
-	keep_put(d, TABLE_EXPIRES, &key, "", 0);
+	keep_put(d, TABLE_EXPIRES, &key, NULL, "", 0);
 }
 
 void keep_idem(struct daemon *d, uint32_t call, const struct wire_id *id, const uint8_t hash[16])
@@ -144,7 +144,7 @@ void keep_idem(struct daemon *d, uint32_t call, const struct wire_id *id, const 
 	memcpy(value.hash, hash, sizeof value.hash);
 	memcpy(value.op, c->op.bytes, sizeof value.op);
 	idem_key(&key, c->principal, id);
-	keep_put(d, TABLE_IDEM, &key, &value, sizeof value);
+	keep_put(d, TABLE_IDEM, &key, NULL, &value, sizeof value);
 	expires_put(d, value.expires_ms, TABLE_IDEM, &key);
 	c->accept_mark = store_mark(d->store);
 }
@@ -155,7 +155,7 @@ void keep_idem_drop(struct daemon *d, uint32_t principal, const struct wire_id *
 	if (!d->store)
 		return;
 	idem_key(&key, principal, id);
-	keep_put(d, TABLE_IDEM, &key, NULL, 0);
+	keep_put(d, TABLE_IDEM, &key, NULL, NULL, 0);
 }
 
 static int call_row(struct daemon *d, const struct wire_id *op, struct kept_call *row, size_t *bytes)
@@ -222,8 +222,7 @@ static void row_fill(const struct daemon *d, uint32_t call, struct kept_call *ro
 	row->form_bytes = c->own_bytes;
 	row->flags = (c->keyed ? FLAG_KEYED : 0) | (c->tools ? FLAG_TOOLS : 0) | (c->forced ? FLAG_FORCED : 0) |
 		     (s->ignore_end ? FLAG_IGNORE_END : 0) | (c->kept ? FLAG_TURN : 0);
-	if (c->session != NONE)
-		memcpy(row->session, d->sessions[c->session].id.bytes, sizeof row->session);
+	memcpy(row->session, c->owner.bytes, sizeof row->session);
 	row->prompt = c->prompt;
 	row->keep = c->keep;
 	row->output_max = c->output_max;
@@ -262,7 +261,9 @@ static void call_put(struct daemon *d, uint32_t call, const struct put *p)
 		return;
 	}
 	keep_key(&key, d->calls[call].op.bytes, sizeof d->calls[call].op.bytes);
-	keep_put(d, TABLE_CALL, &key, p->at, p->length);
+	static const struct wire_id none;
+	const struct wire_id *owner = &d->calls[call].owner;
+	keep_put(d, TABLE_CALL, &key, memcmp(owner, &none, sizeof none) ? owner : NULL, p->at, p->length);
 }
 
 void keep_call_begin(struct daemon *d, uint32_t call)
@@ -290,7 +291,7 @@ void keep_call_end(struct daemon *d, uint32_t call)
 	struct kept_call row;
 	struct store_key key;
 	struct put p = {.at = d->scratch};
-	if (!d->store || (!c->kept && !c->accept_mark))
+	if (!d->store || (!c->kept && !c->accept_mark) || c->forgotten)
 		return;
 	row_fill(d, call, &row);
 	row.flags |= FLAG_ENDED;
@@ -322,7 +323,7 @@ void keep_call_drop(struct daemon *d, uint32_t call)
 	if (!d->store || !c->kept || c->keyed)
 		return;
 	keep_key(&key, c->op.bytes, sizeof c->op.bytes);
-	keep_put(d, TABLE_CALL, &key, NULL, 0);
+	keep_put(d, TABLE_CALL, &key, NULL, NULL, 0);
 	/* Until the removal is on disk a reader of the disk would find it. */
 	d->forgotten[d->forgotten_next++ % (sizeof d->forgotten / sizeof d->forgotten[0])] = c->op;
 }
@@ -344,6 +345,7 @@ static void slot_begin(struct daemon *d, uint32_t slot, const struct kept_call *
 	c->principal = row->principal;
 	c->method = row->method;
 	c->op = *op;
+	memcpy(c->owner.bytes, row->session, sizeof c->owner.bytes);
 	c->keyed = row->flags & FLAG_KEYED;
 	c->tools = row->flags & FLAG_TOOLS;
 	c->kept = row->flags & FLAG_TURN;
@@ -522,6 +524,9 @@ uint64_t keep_sweep(struct daemon *d)
 	if (!d->store || d->now_us < d->swept_us + SWEEP_EVERY_US || !step_room(d))
 		return d->store ? d->swept_us + 60 * (uint64_t)SWEEP_EVERY_US : UINT64_MAX;
 	d->swept_us = d->now_us;
+	/* The keys of sessions whose answers are past their time: with them goes what was kept. */
+	const uint64_t keep_ms = d->options.idem_ms + d->options.detach_max_ms + KEYLESS_MS;
+	(void)store_owners_sweep(d->store, now > keep_ms ? now - keep_ms : 0);
 	for (uint32_t i = 0; i < SWEEP_MAX; i++) {
 		size_t bytes = sizeof none;
 		if (store_kept_next(d->store, TABLE_EXPIRES, &key, none, &bytes) != 0 || key.length < 9)
@@ -534,8 +539,8 @@ uint64_t keep_sweep(struct daemon *d)
 		struct store_key of;
 		keep_key(&of, key.bytes + 9, key.length - 9);
 		if (key.bytes[8] == TABLE_IDEM || key.bytes[8] == TABLE_CALL)
-			keep_put(d, (enum store_table)key.bytes[8], &of, NULL, 0);
-		keep_put(d, TABLE_EXPIRES, &key, NULL, 0);
+			keep_put(d, (enum store_table)key.bytes[8], &of, NULL, NULL, 0);
+		keep_put(d, TABLE_EXPIRES, &key, NULL, NULL, 0);
 		keep_key_add(&key, "", 1);
 	}
 	return d->swept_us + SWEEP_EVERY_US;

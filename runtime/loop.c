@@ -477,6 +477,7 @@ static void store_take(struct daemon *d)
 {
 	if (!d->store)
 		return;
+	keep_say(d);
 	const uint64_t durable = store_durable(d->store), conflicts = store_conflicts(d->store);
 	if (conflicts != d->conflicts_told) {
 		log_say(LOG_ERROR, "integrity: %llu owner rows of the audit log were not what they should be",

@@ -33,6 +33,11 @@ static uint32_t copies_most(const struct daemon *d)
 	return host_pages(d) + d->limits.group[0].page_count[PLACE_DISK];
 }
 
+void lower_zero(struct daemon *d, uint32_t group, uint32_t slot, uint32_t count)
+{
+	memset(host_at(d, group, slot), 0, count * d->limits.group[group].page_bytes);
+}
+
 int lower_open(struct daemon *d)
 {
 	const uint32_t pages = host_pages(d);

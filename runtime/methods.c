@@ -357,6 +357,7 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_SESSION_FORK] = {session_method_fork, true, true},
 	[METHOD_SESSION_ROLLBACK] = {session_method_rollback, true, true},
 	[METHOD_SESSION_CLOSE] = {session_method_close, true, true},
+	[METHOD_SESSION_FORGET] = {session_method_forget, true, true},
 	[METHOD_SESSION_LIST] = {session_list, false, false},
 	[METHOD_SESSION_SHOW] = {session_show, true, false},
 	[METHOD_SESSION_ATTACH] = {session_method_attach, true, false},
@@ -390,6 +391,7 @@ int method_session_check(struct daemon *d, uint32_t call, const struct wire_call
 		return ERR_NOT_FOUND;
 	struct session *s = &d->sessions[session];
 	c->session = session;
+	c->owner = s->id;
 	s->touched_us = d->now_us;
 	if (methods[m->method].writes && m->epoch != WIRE_NONE && m->epoch != s->epoch)
 		return ERR_FENCED;
@@ -449,10 +451,14 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	if (code == 0 && methods[m->method].writes &&
 	    (d->door[p->door].control || !(p->roles & (ROLE_AGENT | ROLE_GATEWAY))))
 		code = -ERR_FORBIDDEN;
-	/* Without room to record it nothing begins; what only looks is still served. */
-	if (code == 0 && methods[m->method].writes &&
-	    (!step_room(d) || (d->store && store_space(d->store) == -ERR_DISK_FULL)))
-		code = -ERR_AUDIT_STALLED;
+	/* Without room to record it nothing begins; what only looks is still served, and on a full disk
+	   what gives room back is too. */
+	if (code == 0 && methods[m->method].writes && !step_room(d))
+		code = d->store && store_waits(d->store) ? -ERR_LOG_FULL : -ERR_AUDIT_STALLED;
+	if (code == 0 && methods[m->method].writes && m->method != METHOD_SESSION_CLOSE &&
+	    m->method != METHOD_SESSION_FORGET && d->store &&
+	    store_space(d->store) == -ERR_DISK_FULL)
+		code = -ERR_LOG_FULL;
 	if (code) {
 		peer_reject(d, peer, channel, code);
 		return;

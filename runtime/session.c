@@ -15,7 +15,6 @@ enum {
 	REAP_EVERY_US = 250000
 };
 
-static void session_end(struct daemon *d, uint32_t session);
 
 static void form_drop(struct session *s)
 {
@@ -108,7 +107,8 @@ uint64_t sessions_reap(struct daemon *d)
 {
 	const uint64_t idle_us = d->options.session_idle_ms * 1000;
 	uint64_t next = UINT64_MAX;
-	if (!idle_us || !step_room(d))
+	const uint64_t ttl_us = d->options.history_ttl_ms * 1000;
+	if ((!idle_us && !ttl_us) || !step_room(d))
 		return UINT64_MAX;
 	if (d->now_us < d->reaped_us + REAP_EVERY_US)
 		return d->reaped_us + REAP_EVERY_US;
@@ -119,14 +119,18 @@ uint64_t sessions_reap(struct daemon *d)
 			continue;
 		if (s->call != NONE)
 			s->touched_us = d->now_us; /* a turn that runs is no pause */
-		if (d->now_us < s->touched_us + idle_us) {
-			if (s->touched_us + idle_us < next)
-				next = s->touched_us + idle_us;
+		const uint64_t least = !ttl_us || (idle_us && idle_us < ttl_us) ? idle_us : ttl_us;
+		if (d->now_us < s->touched_us + least) {
+			if (s->touched_us + least < next)
+				next = s->touched_us + least;
 			continue;
 		}
 		const struct event_part idle = {"idle_ms", NULL, (d->now_us - s->touched_us) / 1000};
 		event_say(d, s, "expired", &idle, 1);
-		session_end(d, i);
+		if (least == ttl_us)
+			session_forget(d, i);
+		else
+			session_end(d, i);
 		if (!step_room(d))
 			break;
 	}
@@ -327,7 +331,7 @@ static void label_take(struct session *s, const struct wire_str *label)
 	s->label[n] = 0;
 }
 
-static void record_session(struct daemon *d, const struct session *s, uint8_t kind)
+void record_session(struct daemon *d, const struct session *s, uint8_t kind)
 {
 	struct store_record r = {.kind = kind, .principal = s->principal, .turn = (uint32_t)s->turn};
 	memcpy(r.session, s->id.bytes, sizeof r.session);
@@ -335,7 +339,7 @@ static void record_session(struct daemon *d, const struct session *s, uint8_t ki
 }
 
 /* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
-static void session_end(struct daemon *d, uint32_t session)
+void session_end(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
 	const struct event e = {

@@ -106,6 +106,7 @@ static uint8_t assign(struct daemon *d, const struct effect *e)
 		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, e->as.run.group,
 								e->as.run.page_first + i)];
 		clear |= *had != NONE && *had != e->principal;
+		d->wipe_count -= *had == PAGE_FORGOTTEN;
 		*had = e->principal;
 	}
 	job->assign[job->assign_count++] = (struct engine_assign){
@@ -249,6 +250,7 @@ static void effect_do(struct daemon *d, const struct effect *e)
 			record_run(d, e, STORE_SHARE, 0);
 		return;
 	case EFFECT_FREE:
+		forget_pages(d, e);
 		lower_free(d, e);
 		if (e->as.run.place == PLACE_DEVICE && !inject_now(&d->inject, INJECT_SKIP))
 			record_run(d, e, STORE_FREE, (uint8_t)e->as.run.reason);
@@ -291,6 +293,7 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 		d->job = NULL;
 	}
 	lower_submit(d);
+	forget_submit(d);
 	if (!d->job)
 		d->job = engine_job(d->engine);
 	inside = false;
@@ -385,6 +388,7 @@ static void step_idle_done(struct daemon *d, struct engine_job *job)
 	if (!d->job)
 		d->job = engine_job(d->engine);
 	lower_submit(d);
+	forget_submit(d);
 }
 
 /* What a row of prompts takes, of late: of batches that are mostly that. */

@@ -1,296 +1,32 @@
 /*
- * The writer: a ring that the loop fills, and the one thread that empties it into LMDB, a
- * transaction at a time. A slot of the ring is free again when its record is on disk, so the ring
- * is also the bound of what a crash can lose.
+ * The door of the store: opening and closing, and the ring that the loop fills. A slot of the ring is
+ * free again when its record is on disk, so the ring is also the bound of what a crash can lose.
  */
 #include "config.h"
 
 #include "runtime/store.h"
 
-#include <errno.h>
 #include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
-#include <sys/statvfs.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "runtime/fault.h"
-#include "runtime/store_disk.h"
+#include "runtime/store_inside.h"
 #include "sched/check.h"
 
-enum { MAP_BYTES_MIN = 1 << 20, BATCH_BYTES = 256 << 10, RING_MAX = 1 << 24,
-       FULL_BYTES = 1 << 20 };
-
-/* In the ring beside the records: a value that is kept. value[0]: where its head lies. */
-enum { KIND_KEPT = STORE_KIND_COUNT };
-
-struct store {
-	struct store_disk disk;
-	/* Bytes of what is kept on its way; positions count up for ever, a value never goes around. */
-	uint8_t *keep;
-	uint64_t keep_head;         /* the loop's */
-	_Atomic uint64_t keep_tail; /* the writer's */
-	struct store_options options;
-	struct store_record *ring;
-	uint64_t mask;
-	uint32_t boot;
-	int event_fd;
-	pthread_t thread;
-	pthread_mutex_t mutex; /* for sleeping only; the ring's numbers are atomic */
-	pthread_cond_t wake;
-	bool stop;             /* under mutex */
-	/* Positions count up for ever. head, whole: the loop's; tail: the writer's. whole is the
-	   position after the last STEP_END. */
-	_Atomic uint64_t head, whole, tail;
-	_Atomic uint64_t durable;
-	_Atomic int failed, space;
-	_Atomic uint64_t conflicts, said_seq, said_hash[STORE_HASH / 8];
-	_Atomic unsigned beacons;
-	unsigned heard;
-	struct store_entry entry;    /* the writer's */
-};
+enum { MAP_BYTES_MIN = 1 << 20, RING_MAX = 1 << 24 };
 
 void store_options_default(struct store_options *options)
 {
 	*options = (struct store_options){
-		.map_bytes = 64ull << 30, .ring_records = 1 << 16, .commit_records = 4096,
-		.keep_bytes = 16 << 20, .page_tokens = 16,
+		.map_bytes = 64ull << 30, .map_begin = 1ull << 30, .ring_records = 1 << 16,
+		.commit_records = 4096, .keep_bytes = 16 << 20, .page_tokens = 16, .headroom_bytes = 16 << 20,
+		.owners = 1024, .segment_entries = ARCHIVE_SEGMENT, .readers_ms = 60000, .anchor_ms = 10000,
+		.anchor_entries = 1024,
 	};
-}
-
-/* Up to where the writer may take: whole steps, or all when a step is larger than the ring. */
-static uint64_t pending(const struct store *s, uint64_t tail)
-{
-	uint64_t whole = atomic_load_explicit(&s->whole, memory_order_acquire);
-	if (whole > tail)
-		return whole;
-	uint64_t head = atomic_load_explicit(&s->head, memory_order_acquire);
-	return head - tail == s->mask + 1 ? head : tail;
-}
-
-static void deadline_after(struct timespec *t, uint32_t ms)
-{
-	uint64_t ns = store_clock_ns(CLOCK_MONOTONIC) + (uint64_t)ms * 1000000;
-	t->tv_sec = (time_t)(ns / 1000000000);
-	t->tv_nsec = (long)(ns % 1000000000);
-}
-
-/* Sleeps until there is something to write; returns up to where. tail itself: the end. */
-static uint64_t writer_wait(struct store *s, uint64_t tail)
-{
-	struct timespec deadline;
-	bool gathering = false;
-	uint64_t to;
-	pthread_mutex_lock(&s->mutex);
-	for (;;) {
-		to = pending(s, tail);
-		if (s->stop) {
-			to = atomic_load(&s->head);
-			break;
-		}
-		if (to == tail) {
-			pthread_cond_wait(&s->wake, &s->mutex);
-			continue;
-		}
-		if (s->options.commit_ms == 0 || to - tail >= s->options.commit_records ||
-		    to - tail == s->mask + 1)
-			break;
-		if (!gathering)
-			deadline_after(&deadline, s->options.commit_ms);
-		gathering = true;
-		if (pthread_cond_timedwait(&s->wake, &s->mutex, &deadline) == ETIMEDOUT)
-			break;
-	}
-	pthread_mutex_unlock(&s->mutex);
-	return to;
-}
-
-static void announce(const struct store *s)
-{
-	uint64_t one = 1;
-	/* Fails only when the counter is full, and then the descriptor is readable anyway. */
-	ssize_t ignored = write(s->event_fd, &one, sizeof one);
-	(void)ignored;
-}
-
-struct batch {
-	MDB_txn *txn;
-	MDB_cursor *own;
-	struct store_head head;
-	uint64_t at, step; /* step: the last one closed */
-	uint64_t keep_at;  /* keep's bytes are free up to here, once this is on disk */
-	size_t bytes;
-	bool open;         /* a part of the step in hand was put already */
-	bool changed;
-};
-
-static int entry_end(struct store *s, struct batch *b, uint64_t step, unsigned flags)
-{
-	b->bytes += s->entry.bytes;
-	b->changed = true;
-	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, step, flags);
-	store_entry_begin(&s->entry);
-	return err;
-}
-
-/* The rows of a record; a conflict is an incident of the same entry. */
-static int rows_put(struct store *s, const struct batch *b, const struct store_record *r)
-{
-	struct store_conflict found = {0};
-	TRY(store_put_rows(b->own, r, b->head.boot, b->head.seq + 1, s->options.page_tokens, &found));
-	if (found.count == 0)
-		return 0;
-	struct store_record incident = *r;
-	incident.kind = STORE_INCIDENT;
-	incident.reason = REASON_ROW;
-	incident.page_first = found.page;
-	incident.page_count = 1;
-	incident.value[0] = found.expected;
-	incident.value[1] = found.found;
-	store_entry_add(&s->entry, &incident);
-	atomic_fetch_add(&s->conflicts, found.count);
-	announce(s);
-	return 0;
-}
-
-/* Steps from b->at on, until `to` or the batch is large enough. */
-static int batch_fill(struct store *s, struct batch *b, uint64_t to)
-{
-	const uint64_t from = b->at;
-	while (b->at != to) {
-		const struct store_record *r = &s->ring[b->at++ & s->mask];
-		if (r->kind == STORE_STEP_END) {
-			if (s->entry.count > 0 || b->open)
-				TRY(entry_end(s, b, r->step, 0));
-			b->open = false;
-			b->step = r->step;
-			if (b->at - from >= s->options.commit_records || b->bytes >= BATCH_BYTES)
-				return 0;
-			continue;
-		}
-		if (r->kind == KIND_KEPT) {
-			struct keep_head head;
-			const uint64_t from_byte = r->value[0] & (s->options.keep_bytes - 1);
-			memcpy(&head, s->keep + from_byte, sizeof head);
-			TRY(table_put(b->txn, &s->disk, &head, s->keep + from_byte + sizeof head));
-			b->keep_at = r->value[1];
-			b->bytes += head.bytes;
-			b->changed = true;
-			continue;
-		}
-		if (!store_entry_room(&s->entry, 2)) {
-			TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
-			b->open = true;
-		}
-		store_entry_add(&s->entry, r);
-		TRY(rows_put(s, b, r));
-	}
-	if (s->entry.count > 0) {
-		TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
-		b->open = true;
-	}
-	return 0;
-}
-
-/* A write that a full disk cuts in two is EIO to LMDB; the one who reads the line wants the cause. */
-static int commit_code(const struct store *s, int rc)
-{
-	struct statvfs fs;
-	if (rc == EIO && statvfs(s->disk.dir, &fs) == 0 && fs.f_bavail * fs.f_frsize < FULL_BYTES)
-		return -ERR_DISK_FULL;
-	return store_code(rc);
-}
-
-/* The one way out of a transaction: after a commit, failed or not, its handle is gone. */
-static int batch_commit(const struct store *s, struct batch *b, bool clean)
-{
-	int err = store_put_head(b->txn, &s->disk, &b->head, clean);
-	int rc = err == 0 ? (int)fault_pass(FAULT_COMMIT) : 0;
-	if (err != 0 || rc != 0)
-		mdb_txn_abort(b->txn);
-	else
-		rc = mdb_txn_commit(b->txn);
-	b->txn = NULL;
-	return err != 0 ? err : rc != 0 ? commit_code(s, rc) : 0;
-}
-
-static int batch_begin(const struct store *s, struct batch *b)
-{
-	int rc = mdb_txn_begin(s->disk.env, NULL, 0, &b->txn);
-	if (rc != 0)
-		return store_code(rc);
-	rc = mdb_cursor_open(b->txn, s->disk.own, &b->own);
-	if (rc == 0)
-		return 0;
-	mdb_txn_abort(b->txn);
-	return store_code(rc);
-}
-
-/* By the file's high-water mark: pages that LMDB has free inside count as used. */
-static int space_code(const struct store *s)
-{
-	MDB_envinfo info;
-	MDB_stat stat;
-	if (mdb_env_info(s->disk.env, &info) != 0 || mdb_env_stat(s->disk.env, &stat) != 0)
-		return -ERR_IO;
-	uint64_t used = (info.me_last_pgno + 1) * (uint64_t)stat.ms_psize;
-	if (used > info.me_mapsize / 100 * 95)
-		return -ERR_DISK_FULL;
-	return used > info.me_mapsize / 100 * 80 ? -ERR_LIMIT : 0;
-}
-
-static void head_take(struct store *s, const struct store_head *head)
-{
-	s->disk.head = *head;
-	atomic_store(&s->said_seq, head->seq);
-	for (unsigned i = 0; i < STORE_HASH / 8; i++) {
-		uint64_t word;
-		memcpy(&word, head->hash + i * 8, sizeof word);
-		atomic_store_explicit(&s->said_hash[i], word, memory_order_relaxed);
-	}
-	atomic_store(&s->space, space_code(s));
-	(void)fault_pass(FAULT_COMMITTED);
-}
-
-static int writer_batch(struct store *s, struct batch *b, uint64_t to)
-{
-	b->bytes = 0;
-	b->changed = false;
-	TRY(batch_begin(s, b));
-	int err = batch_fill(s, b, to);
-	if (err != 0 || !b->changed) {
-		mdb_txn_abort(b->txn);
-		return err;
-	}
-	TRY(batch_commit(s, b, false));
-	head_take(s, &b->head);
-	return 0;
-}
-
-static void *writer_run(void *arg)
-{
-	struct store *s = arg;
-	struct batch b = {.head = s->disk.head};
-	uint64_t to;
-	store_entry_begin(&s->entry);
-	while ((to = writer_wait(s, b.at)) != b.at) {
-		int err = writer_batch(s, &b, to);
-		if (err != 0) {
-			/* What a failed flush left on the disk is unknown: nothing more is written. */
-			atomic_store(&s->failed, err);
-			announce(s);
-			break;
-		}
-		atomic_store_explicit(&s->keep_tail, b.keep_at, memory_order_release);
-		atomic_store_explicit(&s->tail, b.at, memory_order_release);
-		atomic_store_explicit(&s->durable, b.step, memory_order_release);
-		announce(s);
-	}
-	return NULL;
 }
 
 /* What an earlier process said last becomes an entry each, once: the ids of those that were are kept
@@ -329,7 +65,7 @@ static int boot_record(struct store *s)
 {
 	struct batch b = {.head = s->disk.head};
 	b.head.boot++;
-	TRY(batch_begin(s, &b));
+	TRY(store_batch_begin(s, &b));
 	int err = store_put_boot(b.txn, &s->disk, &b.head, s->options.page_tokens);
 	if (err == 0)
 		err = beacons_put(s, &b);
@@ -337,37 +73,20 @@ static int boot_record(struct store *s)
 		mdb_txn_abort(b.txn);
 		return err;
 	}
-	TRY(batch_commit(s, &b, false));
+	TRY(store_batch_commit(s, &b, false));
 	for (unsigned i = 0; i < BEACON_SLOTS; i++)
 		beacon_clear(&s->disk, i);
 	s->boot = b.head.boot;
-	head_take(s, &b.head);
+	store_head_take(s, &b.head);
 	return 0;
-}
-
-/* The writer takes no signals: they are the loop's. */
-static int writer_start(struct store *s)
-{
-	sigset_t all, before;
-	pthread_condattr_t attr;
-	pthread_condattr_init(&attr);
-	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
-	pthread_mutex_init(&s->mutex, NULL);
-	pthread_cond_init(&s->wake, &attr);
-	pthread_condattr_destroy(&attr);
-	sigfillset(&all);
-	pthread_sigmask(SIG_SETMASK, &all, &before);
-	int rc = pthread_create(&s->thread, NULL, writer_run, s);
-	pthread_sigmask(SIG_SETMASK, &before, NULL);
-	if (rc == 0)
-		return 0;
-	pthread_cond_destroy(&s->wake);
-	pthread_mutex_destroy(&s->mutex);
-	return -ERR_MEMORY;
 }
 
 static void store_free(struct store *s)
 {
+	pthread_mutex_destroy(&s->map);
+	vault_close(&s->vault);
+	anchor_close(&s->anchor);
+	archive_close(&s->archive);
 	store_disk_close(&s->disk);
 	if (s->event_fd >= 0)
 		close(s->event_fd);
@@ -387,6 +106,10 @@ static int options_check(const struct store_options *o, char *reason)
 		return store_refuse(reason, -ERR_OUT_OF_RANGE,
 			"audit log: a map of %llu bytes: it must have %d or more",
 			(unsigned long long)o->map_bytes, MAP_BYTES_MIN);
+	if (o->segment_entries == 0 || o->segment_entries > ARCHIVE_SEGMENT)
+		return store_refuse(reason, -ERR_OUT_OF_RANGE,
+			"audit log: segments of %u entries: 1 to %d are possible", o->segment_entries,
+			ARCHIVE_SEGMENT);
 	if (o->keep_bytes < 4096 || (o->keep_bytes & (o->keep_bytes - 1)) != 0)
 		return store_refuse(reason, -ERR_OUT_OF_RANGE,
 			"audit log: %llu bytes for what is kept: it must be a power of two from 4096",
@@ -395,6 +118,26 @@ static int options_check(const struct store_options *o, char *reason)
 		return store_refuse(reason, -ERR_OUT_OF_RANGE, "audit log: %s is 0: 1 is the least",
 				    o->commit_records == 0 ? "commit_records" : "page_tokens");
 	return 0;
+}
+
+/* In this order: nothing is written before the anchors agreed with what is there. */
+static int parts_open(struct store *s, const struct store_options *options, char *reason,
+		      const char **warning)
+{
+	TRY(store_disk_open(options, &s->disk, reason, warning));
+	TRY(anchor_open(&s->anchor, &s->disk, options->anchor_dir, reason));
+	TRY(vault_open(options->dir, options->owners, &s->vault, reason));
+	int err = archive_open(&s->archive, &s->disk);
+	if (err == 0)
+		err = room_open(s);
+	if (err == 0)
+		err = boot_record(s);
+	if (err == 0)
+		err = store_writer_start(s);
+	if (err != 0)
+		store_refuse(reason, err, "audit log '%s': cannot record the boot: %s", options->dir,
+			     err_text(err));
+	return err;
 }
 
 int store_open(const struct store_options *options, struct store **out, char *reason,
@@ -406,10 +149,12 @@ int store_open(const struct store_options *options, struct store **out, char *re
 	struct store *s = calloc(1, sizeof *s);
 	if (s == NULL)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	pthread_mutex_init(&s->map, NULL);
 	s->options = *options;
-	s->options.dir = NULL; /* the caller's; disk has a copy */
+	s->options.dir = s->options.anchor_dir = NULL; /* the caller's; disk has a copy */
 	s->mask = options->ring_records - 1;
 	s->disk.lock_fd = s->disk.beacon_fd = -1;
+	s->anchor.fd = s->anchor.key_fd = s->archive.fd = -1;
 	s->event_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
 	s->ring = calloc(options->ring_records, sizeof *s->ring);
 	s->keep = malloc(options->keep_bytes);
@@ -418,15 +163,7 @@ int store_open(const struct store_options *options, struct store **out, char *re
 		store_refuse(reason, err, "audit log: no memory for a ring of %u records",
 			     options->ring_records);
 	if (err == 0)
-		err = store_disk_open(options, &s->disk, reason, warning);
-	if (err == 0) {
-		err = boot_record(s);
-		if (err == 0)
-			err = writer_start(s);
-		if (err != 0)
-			store_refuse(reason, err, "audit log '%s': cannot record the boot: %s",
-				     options->dir, err_text(err));
-	}
+		err = parts_open(s, options, reason, warning);
 	if (err != 0) {
 		store_free(s);
 		return err;
@@ -438,12 +175,15 @@ int store_open(const struct store_options *options, struct store **out, char *re
 static int shutdown_record(struct store *s)
 {
 	struct batch b = {.head = s->disk.head};
-	TRY(batch_begin(s, &b));
+	TRY(store_batch_begin(s, &b));
 	int err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
-	if (err == 0)
-		return batch_commit(s, &b, true);
-	mdb_txn_abort(b.txn);
-	return err;
+	if (err != 0) {
+		mdb_txn_abort(b.txn);
+		return err;
+	}
+	TRY(store_batch_commit(s, &b, true));
+	s->disk.head = b.head;
+	return 0;
 }
 
 int store_close(struct store **store)
@@ -452,16 +192,13 @@ int store_close(struct store **store)
 	if (s == NULL)
 		return 0;
 	*store = NULL;
-	pthread_mutex_lock(&s->mutex);
-	s->stop = true;
-	pthread_cond_signal(&s->wake);
-	pthread_mutex_unlock(&s->mutex);
-	pthread_join(s->thread, NULL);
-	pthread_cond_destroy(&s->wake);
-	pthread_mutex_destroy(&s->mutex);
+	store_writer_stop(s);
 	int err = atomic_load(&s->failed);
 	if (err == 0)
 		err = shutdown_record(s);
+	/* The last word of the log is anchored too; where that fails it is in the unanchored tail. */
+	if (err == 0)
+		(void)anchor_put(&s->anchor, &s->disk.head);
 	store_free(s);
 	return err;
 }
@@ -505,10 +242,10 @@ size_t store_keep_room(const struct store *store)
 }
 
 int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
-	       const void *value, size_t bytes)
+	       const uint8_t *owner, const void *value, size_t bytes)
 {
-	const struct keep_head head = {.key = *key, .table = table, .prefix = prefix,
-				       .removed = value == NULL, .bytes = value ? bytes : 0};
+	const struct keep_head head = {.key = *key, .table = table, .prefix = prefix, .removed = value == NULL,
+				       .bytes = value ? seal_bytes(owner != NULL, bytes) : 0};
 	const uint64_t whole = (sizeof head + head.bytes + 7) / 8 * 8, ring = store->options.keep_bytes;
 	CHECK(key->length <= STORE_KEY_MAX);
 	if (head.bytes > STORE_KEPT_MAX || whole > ring / 2)
@@ -520,7 +257,7 @@ int store_keep(struct store *store, enum store_table table, const struct store_k
 		return -ERR_AUDIT_STALLED;
 	memcpy(store->keep + (at & (ring - 1)), &head, sizeof head);
 	if (head.bytes)
-		memcpy(store->keep + (at & (ring - 1)) + sizeof head, value, head.bytes);
+		TRY(seal_put(store->vault, owner, key, value, bytes, store->keep + (at & (ring - 1)) + sizeof head));
 	const struct store_record r = {.kind = KIND_KEPT, .value = {at, at + whole}};
 	TRY(ring_push(store, &r));
 	store->keep_head = at + whole;
@@ -531,11 +268,14 @@ static int kept_read(struct store *store, enum store_table table, struct store_k
 		     size_t *bytes, MDB_cursor_op how)
 {
 	MDB_txn *txn;
-	int rc = mdb_txn_begin(store->disk.env, NULL, MDB_RDONLY, &txn);
-	if (rc != 0)
-		return store_code(rc);
-	const int err = table_get(txn, &store->disk, table, key, value, bytes, how);
-	mdb_txn_abort(txn);
+	pthread_mutex_lock(&store->map);
+	const int rc = mdb_txn_begin(store->disk.env, NULL, MDB_RDONLY, &txn);
+	int err = store_code_of(rc);
+	if (rc == 0) {
+		err = table_get(txn, &store->disk, store->vault, table, key, value, bytes, how);
+		mdb_txn_abort(txn);
+	}
+	pthread_mutex_unlock(&store->map);
 	return err;
 }
 
@@ -550,6 +290,28 @@ int store_kept_next(struct store *store, enum store_table table, struct store_ke
 		    size_t *bytes)
 {
 	return kept_read(store, table, key, value, bytes, MDB_SET_RANGE);
+}
+
+void store_forget(struct store *store, const uint8_t owner[16])
+{
+	vault_drop(store->vault, owner);
+	(void)fault_pass(FAULT_FORGET);
+}
+
+void store_owner_end(struct store *store, const uint8_t owner[16], uint64_t ms)
+{
+	vault_end(store->vault, owner, ms);
+}
+
+uint32_t store_owners_sweep(struct store *store, uint64_t before_ms)
+{
+	return vault_sweep(store->vault, before_ms);
+}
+
+void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_t owner[16]), void *arg,
+		      uint64_t ms)
+{
+	vault_end_others(store->vault, lives, arg, ms);
 }
 
 uint32_t store_room(const struct store *store)
@@ -576,7 +338,38 @@ int store_failed(const struct store *store)
 
 int store_space(const struct store *store)
 {
-	return atomic_load(&store->space);
+	return atomic_load(&store->room.state);
+}
+
+bool store_waits(const struct store *store)
+{
+	return atomic_load(&store->waits);
+}
+
+uint64_t store_anchored(const struct store *store, int *err)
+{
+	*err = atomic_load(&store->anchor.err);
+	return atomic_load(&store->anchor.said);
+}
+
+uint64_t store_seq(const struct store *store)
+{
+	return atomic_load(&store->said_seq);
+}
+
+uint64_t store_archived(const struct store *store)
+{
+	return atomic_load(&store->archived);
+}
+
+int store_archive_failed(const struct store *store)
+{
+	return atomic_load(&store->archive_err);
+}
+
+uint32_t store_reader_stays(const struct store *store)
+{
+	return atomic_load(&store->room.reader);
 }
 
 uint64_t store_boot(const struct store *store)

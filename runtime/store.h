@@ -18,6 +18,8 @@ enum store_kind {
 	STORE_BOOT, STORE_SHUTDOWN, STORE_ASSIGN, STORE_SHARE, STORE_FREE, STORE_QUARANTINE,
 	STORE_SESSION_OPEN, STORE_SESSION_CLOSE, STORE_TURN_END, STORE_INCIDENT, STORE_CONFIG,
 	STORE_STEP_END, /* closes a step: what was pushed since the last belongs to it */
+	STORE_FORGET,   /* a session's text, tokens and pages were removed everywhere */
+	STORE_ARCHIVE,  /* the store's own: entries value[0] to value[1] lie in a segment now */
 	STORE_KIND_COUNT
 };
 
@@ -51,11 +53,19 @@ struct store_record {
 
 struct store_options {
 	const char *dir;        /* made with mode 0700 if absent */
-	uint64_t map_bytes;     /* address space of the LMDB map */
+	uint64_t map_bytes;     /* what data.mdb may grow to; the map grows with it */
+	uint64_t map_begin;     /* address space of the map at the start; 0: map_bytes */
+	uint64_t headroom_bytes; /* kept free for the log on its disk; 0: none */
+	uint64_t history_entries; /* kept in data.mdb, the rest goes to segments; 0: all */
+	uint32_t segment_entries; /* of one segment, at most 16,384 */
+	uint32_t readers_ms;      /* time between two looks at other readers */
+	const char *anchor_dir; /* where anchors go; NULL: nowhere */
+	uint32_t anchor_ms, anchor_entries; /* one after so long, or so many entries */
 	uint32_t ring_records;  /* power of two */
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
 	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
+	uint32_t owners;        /* sessions that may be kept at once */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
 };
 void store_options_default(struct store_options *options);
@@ -83,8 +93,20 @@ uint32_t store_room(const struct store *store); /* records that can be pushed no
 uint64_t store_durable(const struct store *store);
 int store_fd(const struct store *store);
 int store_failed(const struct store *store); /* 0, or the writer's error; store_fd tells of it */
-/* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %: open no session. */
+/* 0; -ERR_LIMIT when over 80 % of map_bytes is used; -ERR_DISK_FULL when over 95 %, or when the disk has
+   not the head-room that was asked for: begin nothing. What runs goes on within the head-room; when that
+   is used up too the writer waits for space, and the ring fills. */
 int store_space(const struct store *store);
+bool store_waits(const struct store *store); /* the writer waits for space just now */
+/* Up to which entry the log is anchored; *err: why the last anchor could not be made, 0 if it could. */
+uint64_t store_anchored(const struct store *store, int *err);
+uint64_t store_seq(const struct store *store); /* the last entry on disk */
+/* Up to which entry they lie in segments; why no more can be moved, 0. */
+uint64_t store_archived(const struct store *store);
+int store_archive_failed(const struct store *store);
+/* The process of another reader of the log that has stayed in a transaction for too long, so that
+   the file grows; 0: none. */
+uint32_t store_reader_stays(const struct store *store);
 /* What must be there after a restart: values by key, written in the transaction of the step in which
    they are pushed. A value is proven when it is read (a sum over key and bytes). */
 enum store_table {
@@ -101,18 +123,31 @@ struct store_key {
 	uint8_t bytes[STORE_KEY_MAX];
 	uint32_t length;
 };
-/* value NULL: the key is removed; with prefix, all that begin so. -ERR_AUDIT_STALLED: no room now
-   (see store_keep_room), -ERR_TOO_BIG, or the writer's error. Needs the STEP_END of its step. */
+/* value NULL: the key is removed; with prefix, all that begin so. owner: whose it is, 16 bytes: it lies
+   on the disk under a key of that owner's, until store_forget; NULL: in the clear. -ERR_AUDIT_STALLED:
+   no room now (see store_keep_room), -ERR_TOO_BIG, or the writer's error. Needs the STEP_END of its
+   step. */
 int store_keep(struct store *store, enum store_table table, const struct store_key *key, bool prefix,
-	       const void *value, size_t bytes);
+	       const uint8_t *owner, const void *value, size_t bytes);
 size_t store_keep_room(const struct store *store); /* bytes of values that can be pushed now */
 /* Reads what is on disk, not what was only pushed. *bytes: room in, length out. -ERR_NOT_FOUND,
-   -ERR_TOO_BIG, -ERR_INTEGRITY (the value is damaged). From the loop's thread only. */
+   -ERR_TOO_BIG, -ERR_GONE (its owner was forgotten), -ERR_INTEGRITY (the value is damaged). From the
+   loop's thread only. */
 int store_kept(struct store *store, enum store_table table, const struct store_key *key, void *value,
 	       size_t *bytes);
 /* The first key at or after *key with its value; *key becomes it. As store_kept. */
 int store_kept_next(struct store *store, enum store_table table, struct store_key *key, void *value,
 		    size_t *bytes);
+
+/* The owner's key is written over, on the disk with the next commit: nothing that was kept of it can
+   be read again. */
+void store_forget(struct store *store, const uint8_t owner[16]);
+/* The owner has ended; its key stays for what it answered, until a sweep with a later time. */
+void store_owner_end(struct store *store, const uint8_t owner[16], uint64_t ms);
+uint32_t store_owners_sweep(struct store *store, uint64_t before_ms);
+/* At the start: owners that are not known any more have ended. */
+void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_t owner[16]), void *arg,
+		      uint64_t ms);
 
 /* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
    is durable when settled has reached the mark taken after it. Records need their STEP_END. */

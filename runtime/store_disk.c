@@ -53,6 +53,11 @@ int store_code(int code)
 	}
 }
 
+int store_code_of(int code)
+{
+	return code == 0 ? 0 : store_code(code);
+}
+
 /* The failing call, its words, and what can be done about it. */
 static int refuse_errno(char *reason, const char *dir, const char *what, int code)
 {
@@ -307,6 +312,18 @@ static int standing_find(struct store_disk *disk, enum standing *out, bool *data
 			    "log of ours (no file 'uuid'); choose another state folder", disk->dir);
 }
 
+/* Address space for what is there and as much again, or what was asked for. */
+static uint64_t map_first(const struct store_disk *disk, const struct store_options *o)
+{
+	char path[DIR_MAX + 16];
+	struct stat st;
+	snprintf(path, sizeof path, "%s/data.mdb", disk->dir);
+	uint64_t bytes = o->map_begin != 0 ? o->map_begin : o->map_bytes;
+	if (stat(path, &st) == 0 && (uint64_t)st.st_size * 2 > bytes)
+		bytes = (uint64_t)st.st_size * 2;
+	return bytes < o->map_bytes ? bytes : o->map_bytes;
+}
+
 static int env_open(struct store_disk *disk, uint64_t map_bytes, char *reason)
 {
 	int rc = mdb_env_create(&disk->env);
@@ -399,13 +416,14 @@ static int open_locked(const struct store_options *options, struct store_disk *d
 			"restore the folder from a copy, or move it away to begin a new log", disk->dir);
 	if (standing == STANDING_NONE)
 		TRY(uuid_write(disk, reason));
-	TRY(env_open(disk, options->map_bytes, reason));
+	TRY(env_open(disk, map_first(disk, options), reason));
 	TRY(tables_open(disk, found == STORE_EMPTY, reason));
 	if (standing != STANDING_MADE)
 		TRY(made_seal(disk, reason));
 	/* The child's word was for the file; this is for what this process reads of it. */
 	TRY(store_walk(disk->env, disk->uuid, WALK_HEAD, &walk, &found, reason));
 	disk->head = walk.head;
+	disk->archived = walk.archived;
 	disk->clean = walk.clean;
 	return beacon_open(disk, reason);
 }

@@ -7,12 +7,16 @@
  *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
  *	                    store is being made
  *	beacon              see store_beacon.c
+ *	keys                see store_vault.h
+ *	anchor              see store_anchor.c; only where anchors are made
+ *	archive/            see store_archive.h
  *	data.mdb, lock.mdb  LMDB's, with these databases:
  *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8, beacon
  *		the ids of the beacon's places that were made entries of, span u32 the
- *		positions of a page
+ *		positions of a page, archived struct store_archived
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
- *	principal, session, turn, call, idem, expires: see store.h; a value ends in its sum
+ *	principal, session, turn, call, idem, expires: see store.h; a value begins with how it is
+ *		sealed and ends in its sum
  *	own     place << 56 | group << 48 | page, native -> struct store_own
  *
  * The hash of an entry is BLAKE2b-256 over the hash before it, the header and the body; the hash
@@ -29,7 +33,7 @@
 #include "runtime/store.h"
 
 enum {
-	STORE_SCHEMA = 1,
+	STORE_SCHEMA = 2,
 	STORE_HASH = 32,
 	STORE_UUID = 16,
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
@@ -74,6 +78,13 @@ struct store_head {
 };
 _Static_assert(sizeof(struct store_head) == 64, "no holes in what is hashed or stored");
 
+/* Entries up to seq, whose hash this is, lie in segments. None: seq 0 and the genesis. */
+struct store_archived {
+	uint64_t seq;
+	uint8_t hash[STORE_HASH];
+};
+_Static_assert(sizeof(struct store_archived) == 40, "no holes in what is stored");
+
 /* What a process says before it ends by its own hand. */
 enum { BEACON_SLOTS = 16 };
 struct beacon_slot {
@@ -95,6 +106,7 @@ struct store_disk {
 	MDB_dbi meta, audit, own, kept[TABLE_COUNT];
 	uint8_t uuid[STORE_UUID];
 	struct store_head head;
+	struct store_archived archived;
 	bool clean; /* as found at open */
 };
 
@@ -108,8 +120,9 @@ void store_disk_close(struct store_disk *disk);
 /* One line into reason (may be NULL); returns code. */
 __attribute__((format(printf, 3, 4)))
 int store_refuse(char *reason, int code, const char *format, ...);
-/* A code of LMDB or errno as one of ours, negative. */
+/* A code of LMDB or errno as one of ours, negative; store_code_of: 0 of 0. */
 int store_code(int lmdb_or_errno);
+int store_code_of(int lmdb_or_errno);
 
 /* store_beacon.c. Writing is for any thread and for a signal's handler. */
 int beacon_open(struct store_disk *disk, char *reason);
@@ -125,11 +138,19 @@ struct keep_head {
 	uint32_t table, prefix, removed, reserved;
 	uint64_t bytes;
 };
+struct vault;
+/* A value as it lies in its table, but for the sum: 0 and the bytes, or 1, the owner, a nonce, and the
+   bytes under the owner's key. */
+enum { SEAL_PLAIN, SEAL_OWNER, SEAL_MAX = 1 + 16 + 24 + 16 };
+size_t seal_bytes(bool owned, size_t bytes);
+/* -ERR_LIMIT: the owner has no key, and there is no room for one. */
+int seal_put(struct vault *vault, const uint8_t *owner, const struct store_key *key, const void *value,
+	     size_t bytes, uint8_t *out);
 extern const char *const store_table_names[TABLE_COUNT];
 int table_put(MDB_txn *txn, const struct store_disk *disk, const struct keep_head *head, const void *value);
 /* how: MDB_SET_KEY, or MDB_SET_RANGE for the first at or after *key, which it becomes. */
-int table_get(MDB_txn *txn, const struct store_disk *disk, enum store_table table, struct store_key *key,
-	     void *value, size_t *bytes, MDB_cursor_op how);
+int table_get(MDB_txn *txn, const struct store_disk *disk, struct vault *vault, enum store_table table,
+	      struct store_key *key, void *value, size_t *bytes, MDB_cursor_op how);
 
 /* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
 uint32_t store_crc(uint64_t key, const struct store_own *row);
@@ -137,6 +158,8 @@ uint32_t store_crc_bytes(const void *data, size_t bytes);
 void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
 		size_t value_bytes);
 void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID]);
+/* Whether an entry's bytes follow from the hash before it, which becomes its own. */
+int store_entry_follows(const void *bytes, size_t count, uint8_t before[STORE_HASH]);
 uint64_t store_clock_ns(int clock);
 
 struct store_entry {
@@ -150,6 +173,10 @@ int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct s
 			 struct store_head *head, uint64_t step, unsigned flags);
 int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
 		   uint32_t page_tokens);
+/* A segment's range, as an entry; and up to where entries are in segments. */
+int store_put_archive(MDB_txn *txn, const struct store_disk *disk, struct store_head *head, uint64_t first,
+		      uint64_t last);
+int store_put_archived(MDB_txn *txn, const struct store_disk *disk, const struct store_archived *to);
 int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
 		       uint64_t step);
 /* A row that is not what the record finds it to be: damaged, or assigned while it has an owner. */
@@ -167,8 +194,17 @@ int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct sto
 
 /* store_walk.c: reads all that the daemon will read, and says what is wrong. */
 enum store_found { STORE_EMPTY, STORE_WHOLE };
+/* Is shown each entry that was checked, in their order; a code ends the walk. */
+struct store_watch {
+	int (*entry)(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], char *reason);
+	void *arg;
+	const char *dir; /* its segments are walked too */
+	bool live;       /* beside a daemon: not long in one transaction */
+};
 struct store_walk {
 	struct store_head head;
+	struct store_archived archived;
+	uint64_t segments_first; /* WALK_ALL: the first entry that was found at all */
 	uint64_t entries, rows, checked; /* checked: entries whose hash was computed */
 	bool clean;
 };
@@ -178,6 +214,12 @@ enum store_depth { WALK_HEAD, WALK_TAIL, WALK_ALL };
 /* In this process: may crash on a crafted file. */
 int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
 	       struct store_walk *out, enum store_found *found, char *reason);
+/* All of it, segments included; watch: is shown the entries. */
+int store_walk_all(MDB_env *env, const uint8_t uuid[STORE_UUID], const struct store_watch *watch,
+		   struct store_walk *out, char *reason);
+/* A name that is opened in a transaction lasts beyond it only if that is committed, a reading one too; so
+   it is done before a transaction that is reset and renewed. */
+int store_names_keep(MDB_env *env);
 /* In a child, which is all that a crafted file can crash. */
 int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
 		     enum store_found *found, char *reason);

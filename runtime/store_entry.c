@@ -66,6 +66,23 @@ void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const
 	crypto_generichash_final(&state, out, STORE_HASH);
 }
 
+int store_entry_follows(const void *bytes, size_t count, uint8_t before[STORE_HASH])
+{
+	struct store_header header;
+	uint8_t hash[STORE_HASH];
+	if (count < sizeof header + STORE_HASH || count > STORE_VALUE_MAX)
+		return -ERR_BAD_FILE;
+	memcpy(&header, bytes, sizeof header);
+	const size_t hashed = count - STORE_HASH;
+	if (header.version != STORE_SCHEMA || header.body_bytes != hashed - sizeof header)
+		return -ERR_BAD_FILE;
+	store_hash(hash, before, bytes, hashed);
+	if (memcmp(hash, (const uint8_t *)bytes + hashed, STORE_HASH) != 0)
+		return -ERR_INTEGRITY;
+	memcpy(before, hash, STORE_HASH);
+	return 0;
+}
+
 uint64_t store_clock_ns(int clock)
 {
 	struct timespec t;
@@ -213,6 +230,21 @@ int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store
 	msgpack_pack_array(&p, 1);
 	msgpack_pack_uint64(&p, step);
 	return entry_put(&entry, txn, disk, head, STORE_SHUTDOWN, 0);
+}
+
+int store_put_archive(MDB_txn *txn, const struct store_disk *disk, struct store_head *head, uint64_t first,
+		      uint64_t last)
+{
+	struct store_entry entry;
+	const struct store_record r = {.kind = STORE_ARCHIVE, .value = {first, last}};
+	store_entry_begin(&entry);
+	store_entry_add(&entry, &r);
+	return store_entry_put_step(&entry, txn, disk, head, 0, 0);
+}
+
+int store_put_archived(MDB_txn *txn, const struct store_disk *disk, const struct store_archived *to)
+{
+	return meta_put(txn, disk->meta, "archived", to, sizeof *to);
 }
 
 /* What a record makes of a page's row. A row of this boot keeps its owner when it is shared, freed

@@ -1,6 +1,7 @@
 /*
  * What must be there after a restart, in LMDB's tables: put, removed and read by key. LMDB 0.9 has no
- * checksums, so each value ends in a sum over its table, its key and itself.
+ * checksums, so each value ends in a sum over its table, its key and itself. What is a session's lies
+ * there under the session's key.
  */
 #include "config.h"
 
@@ -8,6 +9,7 @@
 #include <string.h>
 
 #include "runtime/store_disk.h"
+#include "runtime/store_vault.h"
 #include "sched/check.h"
 
 const char *const store_table_names[TABLE_COUNT] = {
@@ -68,8 +70,67 @@ int table_put(MDB_txn *txn, const struct store_disk *disk, const struct keep_hea
 	return 0;
 }
 
-int table_get(MDB_txn *txn, const struct store_disk *disk, enum store_table table, struct store_key *key,
-	     void *value, size_t *bytes, MDB_cursor_op how)
+size_t seal_bytes(bool owned, size_t bytes)
+{
+	return owned ? bytes + SEAL_MAX : bytes + 1;
+}
+
+int seal_put(struct vault *vault, const uint8_t *owner, const struct store_key *key, const void *value,
+	     size_t bytes, uint8_t *out)
+{
+	unsigned long long length;
+	out[0] = owner == NULL ? SEAL_PLAIN : SEAL_OWNER;
+	if (owner == NULL) {
+		if (bytes > 0)
+			memcpy(out + 1, value, bytes);
+		return 0;
+	}
+	const uint8_t *secret = vault_key(vault, owner, true);
+	if (secret == NULL)
+		return -ERR_LIMIT;
+	memcpy(out + 1, owner, VAULT_OWNER);
+	uint8_t *nonce = out + 1 + VAULT_OWNER;
+	randombytes_buf(nonce, crypto_aead_xchacha20poly1305_ietf_NPUBBYTES);
+	crypto_aead_xchacha20poly1305_ietf_encrypt(nonce + crypto_aead_xchacha20poly1305_ietf_NPUBBYTES, &length,
+						   value, bytes, key->bytes, key->length, NULL, nonce, secret);
+	CHECK(length == bytes + crypto_aead_xchacha20poly1305_ietf_ABYTES);
+	return 0;
+}
+
+/* -ERR_GONE: the key was written over. */
+static int seal_get(struct vault *vault, const MDB_val *key, const uint8_t *sealed, size_t length,
+		    void *value, size_t *bytes)
+{
+	if (length < 1)
+		return -ERR_INTEGRITY;
+	if (sealed[0] == SEAL_PLAIN) {
+		if (length - 1 > *bytes)
+			return -ERR_TOO_BIG;
+		if (length > 1)
+			memcpy(value, sealed + 1, length - 1);
+		*bytes = length - 1;
+		return 0;
+	}
+	if (sealed[0] != SEAL_OWNER || length < SEAL_MAX)
+		return -ERR_INTEGRITY;
+	if (length - SEAL_MAX > *bytes)
+		return -ERR_TOO_BIG;
+	const uint8_t *secret = vault_key(vault, sealed + 1, false);
+	if (secret == NULL)
+		return -ERR_GONE;
+	const uint8_t *nonce = sealed + 1 + VAULT_OWNER;
+	const uint8_t *body = nonce + crypto_aead_xchacha20poly1305_ietf_NPUBBYTES;
+	unsigned long long opened;
+	const size_t left = length - (size_t)(body - sealed);
+	if (crypto_aead_xchacha20poly1305_ietf_decrypt(value, &opened, NULL, body, left, key->mv_data,
+						       key->mv_size, nonce, secret) != 0)
+		return -ERR_INTEGRITY;
+	*bytes = (size_t)opened;
+	return 0;
+}
+
+int table_get(MDB_txn *txn, const struct store_disk *disk, struct vault *vault, enum store_table table,
+	      struct store_key *key, void *value, size_t *bytes, MDB_cursor_op how)
 {
 	MDB_cursor *cursor;
 	MDB_val k = {key->length, key->bytes}, v;
@@ -91,10 +152,5 @@ int table_get(MDB_txn *txn, const struct store_disk *disk, enum store_table tabl
 	sum_make(sum, table, k.mv_data, k.mv_size, v.mv_data, length);
 	if (memcmp(sum, (const uint8_t *)v.mv_data + length, KEEP_SUM) != 0)
 		return -ERR_INTEGRITY;
-	if (length > *bytes)
-		return -ERR_TOO_BIG;
-	if (length > 0)
-		memcpy(value, v.mv_data, length);
-	*bytes = length;
-	return 0;
+	return seal_get(vault, &k, v.mv_data, length, value, bytes);
 }

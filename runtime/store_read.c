@@ -8,10 +8,13 @@
 
 #include <msgpack.h>
 #include <sodium.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
+#include "runtime/store_anchor.h"
+#include "runtime/store_archive.h"
 #include "runtime/store_disk.h"
 #include "sched/check.h"
 
@@ -23,6 +26,8 @@ struct store_reader {
 	struct store_walk walk;
 	MDB_txn *txn;
 	MDB_dbi audit, own;
+	struct segment segment; /* the one that was asked for last */
+	uint64_t first;   /* the first entry that is there */
 	bool live;        /* a daemon runs beside */
 	uint32_t reads;   /* of this transaction */
 	uint32_t page_tokens;
@@ -41,7 +46,7 @@ static int reader_pace(struct store_reader *r)
 	return rc == 0 ? 0 : store_code(rc);
 }
 
-static int reader_begin(struct store_reader *r, enum store_depth depth, char *reason)
+static int reader_look(struct store_reader *r, char *reason)
 {
 	enum store_found found = STORE_WHOLE;
 	if (!r->live)
@@ -49,8 +54,15 @@ static int reader_begin(struct store_reader *r, enum store_depth depth, char *re
 	if (found == STORE_EMPTY)
 		return store_refuse(reason, -ERR_BAD_FILE, "audit log: data.mdb has none of its tables");
 	TRY(store_open_reading(r->disk.dir, map_bytes, r->live, &r->disk.env, reason));
-	TRY(store_walk(r->disk.env, r->disk.uuid, depth, &r->walk, &found, reason));
-	int rc = mdb_txn_begin(r->disk.env, NULL, MDB_RDONLY, &r->txn);
+	return store_walk(r->disk.env, r->disk.uuid, WALK_HEAD, &r->walk, &found, reason);
+}
+
+/* Only after the walk: LMDB does not bear names that are opened in two transactions at once. */
+static int reader_begin(struct store_reader *r, char *reason)
+{
+	int rc = store_names_keep(r->disk.env);
+	if (rc == 0)
+		rc = mdb_txn_begin(r->disk.env, NULL, MDB_RDONLY, &r->txn);
 	if (rc == 0)
 		rc = mdb_dbi_open(r->txn, "audit", MDB_INTEGERKEY, &r->audit);
 	if (rc == 0)
@@ -61,11 +73,11 @@ static int reader_begin(struct store_reader *r, enum store_depth depth, char *re
 	if (rc == 0 && mdb_dbi_open(r->txn, "meta", 0, &meta) == 0 && mdb_get(r->txn, meta, &key, &value) == 0 &&
 	    value.mv_size == sizeof r->page_tokens)
 		memcpy(&r->page_tokens, value.mv_data, sizeof r->page_tokens);
+	r->first = segments_first(r->disk.dir, r->walk.archived.seq);
 	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
 }
 
-static int reader_open(const char *dir, enum store_depth depth, struct store_reader **out,
-		       char *reason)
+static int reader_open(const char *dir, struct store_reader **out, char *reason)
 {
 	*out = NULL;
 	if (sodium_init() < 0)
@@ -75,7 +87,7 @@ static int reader_open(const char *dir, enum store_depth depth, struct store_rea
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
 	int err = store_disk_lock(dir, &r->disk, &r->live, reason);
 	if (err == 0)
-		err = reader_begin(r, depth, reason);
+		err = reader_look(r, reason);
 	if (err != 0)
 		store_reader_close(&r);
 	*out = r;
@@ -84,7 +96,11 @@ static int reader_open(const char *dir, enum store_depth depth, struct store_rea
 
 int store_reader_open(const char *dir, struct store_reader **out, char *reason)
 {
-	return reader_open(dir, WALK_HEAD, out, reason);
+	TRY(reader_open(dir, out, reason));
+	const int err = reader_begin(*out, reason);
+	if (err != 0)
+		store_reader_close(out);
+	return err;
 }
 
 void store_reader_close(struct store_reader **reader)
@@ -95,6 +111,7 @@ void store_reader_close(struct store_reader **reader)
 	*reader = NULL;
 	if (r->txn != NULL)
 		mdb_txn_abort(r->txn);
+	segment_close(&r->segment);
 	store_disk_close(&r->disk);
 	free(r);
 }
@@ -186,7 +203,7 @@ static bool body_read(const msgpack_object *body, struct store_read_entry *out)
 
 uint64_t store_reader_first(const struct store_reader *reader)
 {
-	return reader->walk.head.seq ? 1 : 0;
+	return reader->walk.head.seq ? reader->first : 0;
 }
 
 uint32_t store_reader_page_tokens(const struct store_reader *reader)
@@ -194,22 +211,45 @@ uint32_t store_reader_page_tokens(const struct store_reader *reader)
 	return reader->page_tokens;
 }
 
-int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns)
+/* An entry, wherever it lies; what is given out lives until the next call. */
+static int entry_find(struct store_reader *r, uint64_t seq, const uint8_t **bytes, size_t *count)
 {
 	MDB_val key = {sizeof seq, &seq}, value;
+	TRY(reader_pace(r));
+	const int rc = mdb_get(r->txn, r->audit, &key, &value);
+	if (rc == 0) {
+		*bytes = value.mv_data;
+		*count = value.mv_size;
+		return 0;
+	}
+	if (rc != MDB_NOTFOUND)
+		return store_code(rc);
+	/* Not there: in a segment, also one that was made after this reader was opened. */
+	uint32_t length;
+	if (r->segment.bytes == NULL || seq < r->segment.first || seq > r->segment.last) {
+		segment_close(&r->segment);
+		TRY(segment_open(r->disk.dir, r->disk.uuid, seq, &r->segment));
+	}
+	TRY(segment_entry(&r->segment, seq, bytes, &length));
+	*count = length;
+	return 0;
+}
+
+int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns)
+{
 	struct store_header header;
-	TRY(reader_pace(reader));
-	const int rc = mdb_get(reader->txn, reader->audit, &key, &value);
-	if (rc != 0)
-		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
-	if (value.mv_size < sizeof header)
+	const uint8_t *bytes;
+	size_t count;
+	TRY(entry_find(reader, seq, &bytes, &count));
+	if (count < sizeof header)
 		return -ERR_BAD_FILE;
-	memcpy(&header, value.mv_data, sizeof header);
+	memcpy(&header, bytes, sizeof header);
 	*wall_ns = header.wall_ns;
 	return 0;
 }
 
-int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
+/* The table, from seq on. */
+static int table_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
 		      uint64_t *found)
 {
 	for (;;) {
@@ -238,18 +278,33 @@ int store_reader_find(struct store_reader *reader, uint64_t seq, const void *byt
 	}
 }
 
+int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
+		      uint64_t *found)
+{
+	const uint8_t *entry;
+	size_t length;
+	if (seq < reader->first)
+		seq = reader->first;
+	for (; seq <= reader->walk.archived.seq; seq++) {
+		TRY(entry_find(reader, seq, &entry, &length));
+		if (memmem(entry, length, bytes, count) == NULL)
+			continue;
+		*found = seq;
+		return 0;
+	}
+	return table_find(reader, seq, bytes, count, found);
+}
+
 int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_read_entry *out)
 {
-	MDB_val key = {sizeof seq, &seq}, value;
 	struct store_header header;
-	TRY(reader_pace(reader));
-	int rc = mdb_get(reader->txn, reader->audit, &key, &value);
-	if (rc != 0)
-		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
-	if (value.mv_size < sizeof header + STORE_HASH)
+	const uint8_t *bytes;
+	size_t count;
+	TRY(entry_find(reader, seq, &bytes, &count));
+	if (count < sizeof header + STORE_HASH)
 		return -ERR_BAD_FILE;
-	memcpy(&header, value.mv_data, sizeof header);
-	if (header.body_bytes != value.mv_size - sizeof header - STORE_HASH)
+	memcpy(&header, bytes, sizeof header);
+	if (header.body_bytes != count - sizeof header - STORE_HASH)
 		return -ERR_BAD_FILE;
 	memset(out, 0, offsetof(struct store_read_entry, records));
 	out->seq = seq;
@@ -262,8 +317,8 @@ int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_r
 	msgpack_unpacked body;
 	msgpack_unpacked_init(&body);
 	size_t at = 0;
-	bool right = msgpack_unpack_next(&body, (char *)value.mv_data + sizeof header,
-					 header.body_bytes, &at) == MSGPACK_UNPACK_SUCCESS &&
+	bool right = msgpack_unpack_next(&body, (const char *)bytes + sizeof header, header.body_bytes, &at) ==
+			     MSGPACK_UNPACK_SUCCESS &&
 		     at == header.body_bytes && body_read(&body.data, out);
 	msgpack_unpacked_destroy(&body);
 	return right ? 0 : -ERR_BAD_FILE;
@@ -291,16 +346,110 @@ int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t
 	return 0;
 }
 
-int store_verify(const char *dir, struct store_verified *out, char *reason)
+/* The anchors beside the entries, both in ascending order. */
+struct check {
+	struct anchor_reader *reader;
+	struct anchor_line line;
+	bool more;
+	struct store_verified *out;
+};
+
+static void check_next(struct check *c)
+{
+	c->more = anchor_reader_next(c->reader, &c->line, &c->out->torn);
+}
+
+static int check_entry(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], char *reason)
+{
+	struct check *c = arg;
+	while (c->more && c->line.seq <= seq) {
+		const struct anchor_line *l = &c->line;
+		if (l->signed_wrong)
+			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the anchor of entry %llu is not signed "
+					    "with its key: the anchors were changed; compare with another copy of them",
+					    (unsigned long long)l->seq);
+		if (l->gap)
+			return store_refuse(reason, -ERR_INTEGRITY, "audit log: an anchor before that of entry %llu is "
+					    "gone: the anchors were changed; compare with another copy of them",
+					    (unsigned long long)l->seq);
+		if (l->seq == seq && memcmp(hash, l->hash, STORE_HASH) != 0)
+			return store_refuse(reason, -ERR_INTEGRITY, "audit log: entry %llu: it is not the one that was "
+					    "anchored: the log was written anew between entry %llu and this one; keep the "
+					    "folder for examination", (unsigned long long)seq,
+					    (unsigned long long)c->out->anchored);
+		c->out->anchors++;
+		c->out->signed_right += l->signed_right;
+		if (l->seq == seq)
+			c->out->anchored = seq;
+		check_next(c);
+	}
+	return 0;
+}
+
+/* Everything is behind us; an anchor that is left is of an entry that is gone. Beside a daemon it may be
+   of one that came after the walk began. */
+static int check_rest(struct check *c, const struct store_reader *r, char *reason)
+{
+	if (c->reader == NULL || !c->more || (r->live && c->line.boot == r->walk.head.boot))
+		return 0;
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log: ends at entry %llu, but entry %llu was anchored: "
+			    "its end was cut off, or an old copy was put in its place; restore the newer copy",
+			    (unsigned long long)r->walk.head.seq, (unsigned long long)c->line.seq);
+}
+
+int store_verify_all(const struct store_verify *what, struct store_verified *out, char *reason)
 {
 	struct store_reader *r;
+	struct check check = {.out = out};
 	*out = (struct store_verified){0};
-	TRY(reader_open(dir, WALK_ALL, &r, reason));
-	out->anchored = 0;
-	*out = (struct store_verified){
-		.entries = r->walk.entries, .rows = r->walk.rows, .boot = r->walk.head.boot,
-		.clean = r->walk.clean,
-	};
+	TRY(reader_open(what->dir, &r, reason));
+	int err = 0;
+	if (what->anchor_dir != NULL)
+		err = anchor_reader_open(what->anchor_dir, what->key_dir, r->disk.uuid, &check.reader, reason);
+	if (check.reader != NULL)
+		check_next(&check);
+	const struct store_watch watch = {check_entry, &check, r->disk.dir, r->live};
+	if (err == 0)
+		err = store_walk_all(r->disk.env, r->disk.uuid, &watch, &r->walk, reason);
+	if (err == 0)
+		err = check_rest(&check, r, reason);
+	out->entries = r->walk.entries;
+	out->rows = r->walk.rows;
+	out->first = r->walk.segments_first;
+	out->archived = r->walk.archived.seq;
+	out->boot = r->walk.head.boot;
+	out->clean = r->walk.clean;
+	anchor_reader_close(&check.reader);
 	store_reader_close(&r);
-	return 0;
+	return err;
+}
+
+int store_verify(const char *dir, struct store_verified *out, char *reason)
+{
+	return store_verify_all(&(struct store_verify){.dir = dir}, out, reason);
+}
+
+int store_archive(const char *dir, uint64_t keep, uint64_t *moved, char *reason)
+{
+	struct store_options options;
+	struct store_disk disk;
+	const char *warning;
+	*moved = 0;
+	if (sodium_init() < 0)
+		return store_refuse(reason, -ERR_INTERNAL, "audit log: libsodium does not start");
+	/* Opening would make one where there is none. */
+	struct stat st;
+	char path[3200];
+	snprintf(path, sizeof path, "%.3000s/uuid", dir);
+	if (stat(path, &st) != 0)
+		return store_refuse(reason, -ERR_NO_FILE, "audit log '%s': there is none", dir);
+	store_options_default(&options);
+	options.dir = dir;
+	TRY(store_disk_open(&options, &disk, reason, &warning));
+	const int err = archive_all(&disk, keep, moved);
+	if (err != 0)
+		store_refuse(reason, err, "audit log '%s': entry %llu could not be moved to the folder 'archive': %s",
+			     dir, (unsigned long long)disk.archived.seq + 1, err_text(err));
+	store_disk_close(&disk);
+	return err;
 }

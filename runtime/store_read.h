@@ -12,8 +12,8 @@
 struct store_reader;
 int store_reader_open(const char *dir, struct store_reader **out, char *reason);
 void store_reader_close(struct store_reader **reader);
-/* The first entry's number; what an entry's clock said, without taking it apart; the next entry from
-   seq on that has those bytes in it (-ERR_NOT_FOUND: none). */
+/* The first entry's number, segments included; what an entry's clock said, without taking it apart; the
+   next entry from seq on that has those bytes in it (-ERR_NOT_FOUND: none). */
 uint64_t store_reader_first(const struct store_reader *reader);
 int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns);
 int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
@@ -47,12 +47,25 @@ struct store_row {
 int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t group,
 		     uint64_t page, struct store_row *out);
 
-/* Every entry's hash, every row's crc, the head. reason says the first fault. */
+/* Every entry's hash, segments included, every row's crc, the head; and every anchor, where they are
+   named. reason says the first fault. */
+struct store_verify {
+	const char *dir;
+	const char *anchor_dir; /* NULL: no anchors are looked at */
+	const char *key_dir;    /* where the first keys of the anchors are; NULL: beside them */
+};
 struct store_verified {
-	uint64_t entries, rows, anchored; /* anchored: up to which entry an anchor vouches */
+	uint64_t entries, rows;
+	uint64_t first;    /* the first entry that was there: segments before it were taken elsewhere */
+	uint64_t archived; /* entries up to this one lie in segments */
+	uint64_t anchored; /* up to which entry an anchor vouches; also when the chain is broken behind it */
+	uint64_t anchors, signed_right, torn; /* lines; of them with the right signature; that are none */
 	uint32_t boot;
 	bool clean;
 };
-int store_verify(const char *dir, struct store_verified *out, char *reason);
+int store_verify_all(const struct store_verify *what, struct store_verified *out, char *reason);
+int store_verify(const char *dir, struct store_verified *out, char *reason); /* without anchors */
+/* Moves all but the last `keep` entries to segments. No daemon may hold the log. */
+int store_archive(const char *dir, uint64_t keep, uint64_t *moved, char *reason);
 
 #endif

@@ -16,9 +16,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "runtime/store_archive.h"
 #include "sched/check.h"
 
-enum { WALK_CPU_S = 120 }; /* a cycle of pages ends there */
+enum {
+	WALK_CPU_S = 120, /* a cycle of pages ends there */
+	BREATHE = 4096    /* entries of one transaction beside a daemon: some milliseconds */
+};
 
 static int refuse_file(char *reason, const char *what, int rc)
 {
@@ -168,6 +172,14 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 	if (rc == 0)
 		rc = meta_get(txn, meta, "clean", &clean, sizeof clean);
 	out->clean = rc == 0 && clean == 1;
+	store_genesis(out->archived.hash, uuid);
+	if (rc == 0) {
+		rc = meta_get(txn, meta, "archived", &out->archived, sizeof out->archived);
+		if (rc == MDB_NOTFOUND)
+			rc = 0;
+		else if (rc == 0 && out->archived.seq > out->head.seq)
+			rc = MDB_CORRUPTED;
+	}
 	return rc == 0 ? 0 : refuse_file(reason, "its head does not read", rc);
 }
 
@@ -206,34 +218,86 @@ static int walk_own(MDB_txn *txn, uint64_t seq, struct store_walk *out, char *re
 			    (unsigned long long)stat.ms_entries);
 }
 
-/* One entry against the hash before it, which becomes its own. NULL, or what is wrong. */
-static const char *entry_fault(const MDB_val *value, uint8_t before[STORE_HASH])
+static const char *entry_words(int code)
 {
-	struct store_header header;
-	if (value->mv_size < sizeof header + STORE_HASH || value->mv_size > STORE_VALUE_MAX)
-		return "its size is wrong";
-	memcpy(&header, value->mv_data, sizeof header);
-	size_t hashed = value->mv_size - STORE_HASH;
-	if (header.version != STORE_SCHEMA || header.body_bytes != hashed - sizeof header)
-		return "its header is wrong";
-	uint8_t hash[STORE_HASH];
-	store_hash(hash, before, value->mv_data, hashed);
-	if (memcmp(hash, (const uint8_t *)value->mv_data + hashed, STORE_HASH) != 0)
-		return "its hash does not follow from the entry before";
-	memcpy(before, hash, STORE_HASH);
-	return NULL;
+	return code == -ERR_INTEGRITY ? "its hash does not follow from the entry before" : "its header is wrong";
+}
+
+static int entry_check(const void *bytes, size_t count, uint64_t seq, uint8_t hash[STORE_HASH],
+		       const struct store_watch *watch, char *reason)
+{
+	if (count < sizeof(struct store_header) + STORE_HASH || count > STORE_VALUE_MAX)
+		return refuse_chain(reason, "its size is wrong", seq);
+	const int code = store_entry_follows(bytes, count, hash);
+	if (code != 0)
+		return refuse_chain(reason, entry_words(code), seq);
+	return watch != NULL ? watch->entry(watch->arg, seq, hash, reason) : 0;
+}
+
+/* Old pages of the file are free again for the daemon that runs beside. */
+static int walk_breathe(MDB_txn *txn, MDB_cursor *cursor)
+{
+	mdb_txn_reset(txn);
+	const int rc = mdb_txn_renew(txn);
+	return rc == 0 ? mdb_cursor_renew(txn, cursor) : rc;
+}
+
+/* It was moved by the daemon that runs beside, since the walk began. */
+static int entry_moved(const struct store_watch *watch, const uint8_t uuid[STORE_UUID], uint64_t seq,
+		       uint8_t hash[STORE_HASH], char *reason)
+{
+	struct segment g;
+	const uint8_t *bytes;
+	uint32_t length;
+	if (watch == NULL || !watch->live || segment_open(watch->dir, uuid, seq, &g) != 0)
+		return refuse_chain(reason, "it is not there", seq);
+	int err = segment_entry(&g, seq, &bytes, &length);
+	err = err != 0 ? refuse_chain(reason, "it is not there", seq) :
+			 entry_check(bytes, length, seq, hash, watch, reason);
+	segment_close(&g);
+	return err;
+}
+
+/* The entries of a table from where the chain is taken up: that of `seq`, whose hash is `hash`. */
+static int walk_entries(MDB_txn *txn, MDB_cursor *cursor, const uint8_t uuid[STORE_UUID], uint64_t seq,
+			uint8_t hash[STORE_HASH], struct store_walk *out, const struct store_watch *watch,
+			char *reason)
+{
+	MDB_val key, value;
+	bool seek = true;
+	while (seq < out->head.seq) {
+		uint64_t number = 0, wanted = ++seq;
+		key = (MDB_val){sizeof wanted, &wanted};
+		if (watch != NULL && watch->live && seq % BREATHE == 0) {
+			if (walk_breathe(txn, cursor) != 0)
+				return refuse_chain(reason, "it cannot be read", seq);
+			seek = true;
+		}
+		const int rc = mdb_cursor_get(cursor, &key, &value, seek ? MDB_SET_RANGE : MDB_NEXT);
+		seek = false;
+		if (rc == 0 && key.mv_size == sizeof number)
+			memcpy(&number, key.mv_data, sizeof number);
+		out->checked++;
+		if (rc == 0 && number == seq) {
+			TRY(entry_check(value.mv_data, value.mv_size, seq, hash, watch, reason));
+			continue;
+		}
+		TRY(entry_moved(watch, uuid, seq, hash, reason));
+		seek = true;
+	}
+	return 0;
 }
 
 /* From the entry before the first one checked, whose stored hash is where the chain is taken up. */
-static int walk_audit(MDB_txn *txn, const uint8_t uuid[STORE_UUID], uint64_t tail,
-		      struct store_walk *out, char *reason)
+static int walk_audit(MDB_txn *txn, const uint8_t uuid[STORE_UUID], uint64_t tail, struct store_walk *out,
+		      const struct store_watch *watch, char *reason)
 {
 	MDB_dbi audit;
 	MDB_cursor *cursor;
 	MDB_stat stat;
 	uint8_t hash[STORE_HASH];
-	const uint64_t last = out->head.seq;
-	uint64_t seq = last <= tail ? 0 : last - tail;
+	const uint64_t last = out->head.seq, archived = out->archived.seq;
+	uint64_t seq = last - archived <= tail ? archived : last - tail;
 	int rc = mdb_dbi_open(txn, "audit", MDB_INTEGERKEY, &audit);
 	if (rc == 0)
 		rc = mdb_stat(txn, audit, &stat);
@@ -241,39 +305,78 @@ static int walk_audit(MDB_txn *txn, const uint8_t uuid[STORE_UUID], uint64_t tai
 		rc = mdb_cursor_open(txn, audit, &cursor);
 	if (rc != 0)
 		return refuse_file(reason, "the entries' table does not open", rc);
-	const char *fault = NULL;
 	MDB_val key = {sizeof seq, &seq}, value;
-	store_genesis(hash, uuid);
-	if (seq > 0) {
+	memcpy(hash, out->archived.hash, sizeof hash);
+	if (seq > archived) {
 		rc = mdb_cursor_get(cursor, &key, &value, MDB_SET);
 		if (rc == 0 && value.mv_size > STORE_HASH)
 			memcpy(hash, (uint8_t *)value.mv_data + value.mv_size - STORE_HASH, STORE_HASH);
 	}
-	while (rc == 0 && fault == NULL && seq < last) {
-		rc = mdb_cursor_get(cursor, &key, &value, seq == 0 ? MDB_FIRST : MDB_NEXT);
-		seq++;
-		uint64_t number = 0;
-		if (rc == 0 && key.mv_size == sizeof number)
-			memcpy(&number, key.mv_data, sizeof number);
-		if (rc != 0 || number != seq)
-			fault = "it is not there";
-		else
-			fault = entry_fault(&value, hash);
-		out->checked++;
-	}
+	int err = rc != 0 ? refuse_chain(reason, "it is not there", seq) :
+			    walk_entries(txn, cursor, uuid, seq, hash, out, watch, reason);
 	mdb_cursor_close(cursor);
-	out->entries = stat.ms_entries;
-	if (fault != NULL || (rc != 0 && seq > 0))
-		return refuse_chain(reason, fault ? fault : "it is not there", seq);
+	out->entries = stat.ms_entries + archived;
+	if (err != 0)
+		return err;
 	if (memcmp(hash, out->head.hash, STORE_HASH) != 0)
 		return refuse_chain(reason, "its hash is not the head's", last);
-	if (stat.ms_entries != last)
+	if (out->entries != last)
 		return refuse_chain(reason, "the table has another number of entries", last);
 	return 0;
 }
 
-int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
-	       struct store_walk *out, enum store_found *found, char *reason)
+/* The segments, up to where the table goes on. Those that were taken elsewhere are passed over, from the
+   oldest on. */
+static int walk_segments(const uint8_t uuid[STORE_UUID], const struct store_watch *watch,
+			 struct store_walk *out, char *reason)
+{
+	uint8_t hash[STORE_HASH];
+	const uint64_t until = out->archived.seq;
+	uint64_t seq = until == 0 ? 1 : segments_first(watch->dir, until);
+	out->segments_first = seq;
+	while (seq <= until) {
+		struct segment g;
+		int err = segment_open(watch->dir, uuid, seq, &g);
+		if (err != 0)
+			return refuse_chain(reason, "its segment in the folder 'archive' is damaged", seq);
+		if (seq == out->segments_first)
+			segment_before(&g, hash);
+		for (seq = g.first; err == 0 && seq <= g.last && seq <= until; seq++) {
+			const uint8_t *bytes;
+			uint32_t length;
+			err = segment_entry(&g, seq, &bytes, &length);
+			err = err != 0 ? refuse_chain(reason, "its segment in the folder 'archive' is damaged", seq) :
+					 entry_check(bytes, length, seq, hash, watch, reason);
+			out->checked++;
+		}
+		segment_close(&g);
+		TRY(err);
+	}
+	if (until > 0 && out->segments_first <= until && memcmp(hash, out->archived.hash, STORE_HASH) != 0)
+		return refuse_chain(reason, "the segments do not lead to the log", until);
+	return 0;
+}
+
+int store_names_keep(MDB_env *env)
+{
+	static const char *const names[] = {"audit", "own"};
+	MDB_txn *txn;
+	MDB_dbi dbi;
+	int rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn);
+	if (rc != 0)
+		return rc;
+	for (unsigned i = 0; i < 2 && rc == 0; i++)
+		rc = mdb_dbi_open(txn, names[i], MDB_INTEGERKEY, &dbi);
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "meta", 0, &dbi);
+	if (rc == 0)
+		return mdb_txn_commit(txn);
+	mdb_txn_abort(txn);
+	return rc;
+}
+
+static int walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
+		const struct store_watch *watch, struct store_walk *out, enum store_found *found, char *reason)
 {
 	static const uint64_t tails[] = {1, STORE_TAIL, UINT64_MAX};
 	MDB_txn *txn;
@@ -298,11 +401,28 @@ int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth de
 			err = walk_own(txn, out->head.seq, out, reason);
 		if (err == 0 && depth != WALK_HEAD)
 			err = walk_kept(txn, reason);
+		if (err == 0 && watch != NULL)
+			err = walk_segments(uuid, watch, out, reason);
 		if (err == 0)
-			err = walk_audit(txn, uuid, tails[depth], out, reason);
+			err = walk_audit(txn, uuid, tails[depth], out, watch, reason);
 	}
 	mdb_txn_abort(txn);
 	return err;
+}
+
+int store_walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth depth,
+	       struct store_walk *out, enum store_found *found, char *reason)
+{
+	return walk(env, uuid, depth, NULL, out, found, reason);
+}
+
+int store_walk_all(MDB_env *env, const uint8_t uuid[STORE_UUID], const struct store_watch *watch,
+		   struct store_walk *out, char *reason)
+{
+	enum store_found found;
+	if (watch->live && store_names_keep(env) != 0)
+		return refuse_file(reason, "its tables do not open", 0);
+	return walk(env, uuid, WALK_ALL, watch, out, &found, reason);
 }
 
 int store_open_reading(const char *dir, uint64_t map_bytes, bool live, MDB_env **env, char *reason)

@@ -42,6 +42,7 @@ static const struct err_entry table[] = {
 	{ERR_DEADLINE, "deadline", "the deadline passed"},
 	{ERR_DRAINING, "draining", "the daemon is shutting down"},
 	{ERR_AUDIT_STALLED, "audit_stalled", "the audit log does not keep up"},
+	{ERR_LOG_FULL, "log_full", "there is no room for the audit log"},
 	{ERR_INTERNAL, "internal", "an internal fault ended the turn"},
 	{ERR_INTEGRITY, "integrity", "a page was not the turn's own; the turn is over"},
 	{ERR_RESTARTED, "restarted", "the daemon restarted"},

@@ -34,7 +34,8 @@ static const char *const results[METHOD_COUNT] = {
 		"'version': '0', 'boot': " SESS "}",
 	[METHOD_SESSION_ATTACH] = "{'history': 42}",
 	[METHOD_SESSION_RESIDENCY] = "{'granted': {'kind': 'pinned', 'bytes': 1, 'lease_ms': 0}}",
-	[METHOD_SESSION_CLOSE] = "{}", [METHOD_SESSION_HINT] = "{}", [METHOD_SESSION_PARK] = "{}",
+	[METHOD_SESSION_CLOSE] = "{}", [METHOD_SESSION_FORGET] = "{}",
+	[METHOD_SESSION_HINT] = "{}", [METHOD_SESSION_PARK] = "{}",
 	[METHOD_SESSION_EXPORT] = "{'template': 'none', 'label': '', 'turn': 0, 'waits': false, "
 		"'course': ##}",
 	[METHOD_SESSION_IMPORT] = "{'granted': {'kind': 'best_effort', 'bytes': 0, 'lease_ms': 0}, "

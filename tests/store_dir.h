@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_TESTS_STORE_DIR_H
 #define HOLDFAST_TESTS_STORE_DIR_H
 
+#include <dirent.h>
 #include <poll.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -42,13 +43,28 @@ static inline void dir_make(bool memory)
 	CHECK(mkdtemp(store_dir) != NULL);
 }
 
+/* A folder in it, with the files in that. */
+static inline void dir_empty(const char *name)
+{
+	char path[1024];
+	DIR *d = opendir(dir_path(name));
+	for (struct dirent *e; d != NULL && (e = readdir(d)) != NULL;) {
+		snprintf(path, sizeof path, "%.500s/%.300s", dir_path(name), e->d_name);
+		unlink(path);
+	}
+	if (d != NULL)
+		closedir(d);
+	rmdir(dir_path(name));
+}
+
 static inline void dir_drop(void)
 {
 	static const char *const names[] = {"lock", "uuid", "uuid.new", "data.mdb", "lock.mdb", "mine",
-		"beacon", "pages"};
+		"beacon", "pages", "anchor", "keys"};
 	chmod(store_dir, 0700);
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(dir_path(names[i]));
+	dir_empty("archive");
 	rmdir(store_dir);
 	fault_set(NULL, 0);
 }
@@ -60,6 +76,7 @@ static inline struct store_options dir_options(void)
 	o.dir = store_dir;
 	o.map_bytes = 256 << 20;
 	o.ring_records = 1024;
+	o.headroom_bytes = 256 << 10;
 	return o;
 }
 

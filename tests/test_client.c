@@ -353,6 +353,7 @@ static void rest(void)
 	TRY_CALL(hf_detokenize(c, ids, 3, &end));
 	EXPECT(end.byte_count == 5 && memcmp(end.bytes, "h\xc3\xa9\0\xff", 5) == 0);
 	TRY_CALL(hf_session_close(c, &s, &end));
+	TRY_CALL(hf_session_forget(c, &s, &end));
 	TRY_CALL(hf_metrics(c, &end));
 	EXPECT(end.json && strncmp(end.json, "{\"text\":\"bad 0 ", 15) == 0);
 }

@@ -97,6 +97,8 @@ static const struct rule {
 	{WIRE_CALL, ERR_BAD_ARG, TURN("'keep': 0")},
 	{WIRE_CALL, ERR_BAD_ARG, OFF("session.close", "")},
 	{WIRE_CALL, 0, ON("session.close", "")},
+	{WIRE_CALL, ERR_BAD_ARG, OFF("session.forget", "")},
+	{WIRE_CALL, 0, ON("session.forget", "")},
 	{WIRE_CALL, ERR_BAD_ARG, ON("session.rollback", "")},
 	{WIRE_CALL, 0, ON("session.rollback", "'to_tokens': 0")},
 	{WIRE_CALL, 0, ON("session.rollback", "'to_turn': 3")},

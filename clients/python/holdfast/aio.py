@@ -213,6 +213,10 @@ class AsyncSession(SessionCalls[AsyncTurn]):
     async def close(self) -> None:
         await self._call("session.close")
 
+    async def forget(self) -> None:
+        """Closes it, and removes its text, tokens and pages everywhere. Forks are sessions of their own."""
+        await self._call("session.forget")
+
     async def show(self) -> dict:
         return await self._call("session.show")
 

@@ -227,6 +227,10 @@ class Session(SessionCalls[Turn]):
     def close(self) -> None:
         self._call("session.close")
 
+    def forget(self) -> None:
+        """Closes it, and removes its text, tokens and pages everywhere. Forks are sessions of their own."""
+        self._call("session.forget")
+
     def show(self) -> dict:
         return self._call("session.show")
 

@@ -12,7 +12,7 @@ NAMES = {
     400: "session_busy", 401: "turn_conflict", 402: "fenced", 403: "expired",
     404: "context_full",
     500: "overloaded", 501: "no_pages", 502: "slow_consumer", 503: "deadline",
-    504: "draining", 505: "audit_stalled",
+    504: "draining", 505: "audit_stalled", 506: "log_full",
     600: "internal", 601: "integrity", 602: "restarted",
     703: "in_use", 708: "timeout", 709: "closed",
 }

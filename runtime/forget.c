@@ -1,0 +1,140 @@
+/*
+ * session.forget: text, tokens and pages of a session go, everywhere. On the disk its key is written
+ * over, so that its rows, its answers and what old pages of the file still hold are nothing; in memory
+ * its history, its answers and what was last in hand are zeroed; its pages are zeroed on the device and
+ * on the host as they come back. The audit log keeps numbers and ids only, and says that it was done.
+ * What a fork of it has is the fork's.
+ */
+#include <sodium.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/keep.h"
+
+void forget_slot(const struct daemon *d, struct call *c)
+{
+	const size_t context = d->limits.context_tokens;
+	const size_t text = c->text_used > c->text_length ? c->text_used : c->text_length;
+	sodium_memzero(c->text, text > c->blob_length ? text : c->blob_length);
+	sodium_memzero(c->end_body, c->end_length);
+	sodium_memzero(c->token, (c->sampled < context ? c->sampled : context) * sizeof *c->token);
+	sodium_memzero(c->stop_bytes, sizeof c->stop_bytes);
+}
+
+/* Its calls: answers that are only kept so that they can be asked for again go now, also from slots that
+   were given back; what runs or is being sent is zeroed at its end. */
+static void calls_forget(struct daemon *d, const struct wire_id *owner)
+{
+	for (uint32_t i = 0; i < d->options.calls; i++) {
+		struct call *c = &d->calls[i];
+		if (memcmp(&c->owner, owner, sizeof *owner) != 0)
+			continue;
+		c->forgotten = true;
+		if (c->state == CALL_FREE)
+			forget_slot(d, c);
+		else if (call_kept(c))
+			call_free(d, i);
+	}
+}
+
+/* What was last rendered, tokenised, read or put together here may be its. */
+static void hands_wipe(struct daemon *d)
+{
+	const size_t context = d->limits.context_tokens;
+	sodium_memzero(d->ids, (context + 1) * sizeof *d->ids);
+	sodium_memzero(d->undo.token, context * sizeof *d->undo.token);
+	sodium_memzero(d->out, d->out_max);
+	if (d->rendering.bytes)
+		sodium_memzero(d->rendering.bytes, d->rendering.length);
+	rendering_free(&d->rendering);
+	rendering_init(&d->rendering);
+	if (d->scratch)
+		madvise(d->scratch, KEEP_SCRATCH_BYTES, MADV_DONTNEED);
+}
+
+void session_forget(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	const struct wire_id owner = s->id;
+	s->forgets = true;
+	record_session(d, s, STORE_FORGET);
+	sodium_memzero(s->label, sizeof s->label);
+	if (s->form && s->form->sessions == 1 && s->form->tools)
+		sodium_memzero(s->form->tools, strlen(s->form->tools));
+	calls_forget(d, &owner); /* before its turn ends: nothing of it is kept any more */
+	session_end(d, session);
+	keep_forget(d, &owner);
+	hands_wipe(d);
+}
+
+void session_method_forget(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	const uint32_t slot = d->calls[call].session;
+	struct wire_end end = {.status = {"ok", 2}};
+	(void)m;
+	session_end_fields(&d->sessions[slot], &end);
+	d->calls[call].session = NONE;
+	memset(&d->calls[call].owner, 0, sizeof d->calls[call].owner); /* its END speaks of no text */
+	session_forget(d, slot);
+	call_end(d, call, &end);
+}
+
+void forget_pages(struct daemon *d, const struct effect *e)
+{
+	if (e->session == SCHED_NONE || !d->sessions[e->session_key].forgets)
+		return;
+	const uint32_t group = e->as.run.group, first = e->as.run.page_first, count = e->as.run.page_count;
+	if (e->as.run.place == PLACE_HOST && d->host)
+		lower_zero(d, group, first, count);
+	for (uint32_t i = 0; i < count && e->as.run.place == PLACE_DEVICE; i++) {
+		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, group, first + i)];
+		d->wipe_count += *had != PAGE_FORGOTTEN;
+		*had = PAGE_FORGOTTEN;
+	}
+}
+
+/* One job may not hold all of it; the rest waits for the next. */
+static void group_add(struct daemon *d, uint32_t group)
+{
+	struct engine_job *job = d->job;
+	const uint32_t pages = d->limits.group[group].page_count[PLACE_DEVICE];
+	uint32_t *had = d->page_principal + pages_number(d, PLACE_DEVICE, group, 0);
+	for (uint32_t page = 0; page < pages && d->wipe_count > 0; page++) {
+		if (had[page] != PAGE_FORGOTTEN)
+			continue;
+		if (job->assign_count == job->assign_max)
+			return;
+		struct engine_assign *a = &job->assign[job->assign_count++];
+		*a = (struct engine_assign){.group = group, .page_first = page, .clear = 1};
+		for (; page < pages && had[page] == PAGE_FORGOTTEN; page++) {
+			had[page] = NONE;
+			d->wipe_count--;
+			a->page_count++;
+		}
+	}
+}
+
+static void runs_add(struct daemon *d)
+{
+	for (uint32_t g = 0; g < d->limits.group_count; g++)
+		group_add(d, g);
+}
+
+void forget_submit(struct daemon *d)
+{
+	struct engine_job *next;
+	if (d->wipe_count > 0 && d->job) {
+		runs_add(d);
+		d->wiping = d->job;
+	}
+	if (!d->wiping || d->wiping != d->job || d->job->batch) {
+		d->wiping = d->wiping == d->job ? d->wiping : NULL;
+		return;
+	}
+	next = engine_job(d->engine);
+	if (!next)
+		return;
+	engine_submit(d->engine, d->job);
+	d->job = next;
+	d->wiping = NULL;
+}

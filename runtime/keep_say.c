@@ -1,0 +1,39 @@
+/*
+ * What is said on stderr of the log's own state: space, anchors, segments, readers beside.
+ */
+#include "runtime/keep.h"
+
+/* Space, anchors, segments, readers: each change is said once. */
+void keep_say(struct daemon *d)
+{
+	const int space = store_space(d->store), archive = store_archive_failed(d->store);
+	const bool waits = store_waits(d->store);
+	const uint32_t reader = store_reader_stays(d->store);
+	int anchor;
+	const uint64_t anchored = store_anchored(d->store, &anchor);
+	if (space == -ERR_DISK_FULL && d->told.space != space)
+		log_say(LOG_ERROR, "no room for the audit log in %.400s: nothing new begins (log_full) until "
+			"there is; make room, or raise --audit-map-bytes", d->options.state);
+	else if (space != -ERR_DISK_FULL && d->told.space == -ERR_DISK_FULL)
+		log_say(LOG_NOTICE, "the audit log has room again");
+	else if (space == -ERR_LIMIT && d->told.space == 0)
+		log_say(LOG_NOTICE, "the audit log has taken four fifths of --audit-map-bytes");
+	if (waits && !d->told.waits)
+		log_say(LOG_ERROR, "the head-room of the audit log is used up: what runs waits for the disk");
+	if (anchor && d->told.anchor != anchor)
+		log_say(LOG_ERROR, "no anchor can be written to %.400s: %s; the last is of entry %llu",
+			d->options.anchor, err_text(anchor), (unsigned long long)anchored);
+	else if (!anchor && d->told.anchor)
+		log_say(LOG_NOTICE, "anchors are written again");
+	if (archive && d->told.archive != archive)
+		log_say(LOG_ERROR, "old entries of the audit log cannot be moved to %.400s/archive: %s",
+			d->options.state, err_text(archive));
+	if (reader && d->told.reader != reader)
+		log_say(LOG_ERROR, "process %u reads the audit log and does not go on: the log grows while it "
+			"stays", reader);
+	d->told.space = space;
+	d->told.waits = waits;
+	d->told.anchor = anchor;
+	d->told.archive = archive;
+	d->told.reader = reader;
+}

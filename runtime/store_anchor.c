@@ -1,0 +1,416 @@
+/*
+ * The writing of anchors, the keys that sign them, and the reading for verify.
+ *
+ * The file `anchor` of the store has the current key in one of two places, by turns: the one that is
+ * written over is that of the line before the last. A crash between the line and the key leaves a key
+ * that is behind; it is brought forward by the last line's number.
+ */
+#include "config.h"
+
+#include "runtime/store_anchor.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/fault.h"
+#include "sched/check.h"
+
+enum { PATH_BYTES = 3200, UUID_HEX = 2 * STORE_UUID + 1, SERIES_MAX = 1000, TAIL_BYTES = 8192,
+       KEYS_BEHIND = 1 << 20 /* a key that is further behind is of an old copy of the log */ };
+
+struct key_slot {
+	char magic[8];
+	struct anchor_key key;
+	uint32_t reserved, crc;
+};
+_Static_assert(sizeof(struct key_slot) == 56, "no holes in what is summed");
+static const char slot_magic[8] = "hfkey 1";
+
+static void anchor_path(char out[PATH_BYTES], const char *dir, const uint8_t uuid[STORE_UUID],
+			const char *end)
+{
+	char hex[UUID_HEX];
+	sodium_bin2hex(hex, sizeof hex, uuid, STORE_UUID);
+	snprintf(out, PATH_BYTES, "%.3000s/%s.%s", dir, hex, end);
+}
+
+static void key_next(struct anchor_key *key)
+{
+	static const char word[] = "holdfast anchor";
+	uint8_t next[ANCHOR_KEY];
+	crypto_generichash(next, sizeof next, (const uint8_t *)word, sizeof word, key->bytes, sizeof key->bytes);
+	memcpy(key->bytes, next, sizeof next);
+	sodium_memzero(next, sizeof next);
+	key->index++;
+}
+
+static void mac_make(char out[2 * ANCHOR_MAC + 1], const struct anchor_key *key, const char *line,
+		     size_t length)
+{
+	uint8_t mac[ANCHOR_MAC];
+	crypto_generichash(mac, sizeof mac, (const uint8_t *)line, length, key->bytes, sizeof key->bytes);
+	sodium_bin2hex(out, 2 * ANCHOR_MAC + 1, mac, sizeof mac);
+}
+
+static bool line_read(const char *line, struct anchor_line *out, size_t *signed_bytes,
+		      char mac[2 * ANCHOR_MAC + 1])
+{
+	unsigned long long seq, wall;
+	char hash[2 * STORE_HASH + 1];
+	size_t n = 0;
+	int at = 0;
+	*out = (struct anchor_line){0};
+	if (sscanf(line, "anchor %20llu %10u %20llu %64[0-9a-f] %10u %10u %n%32[0-9a-f]", &seq, &out->boot,
+		   &wall, hash, &out->series, &out->index, &at, mac) != 7 || at == 0 ||
+	    strlen(mac) != 2 * ANCHOR_MAC || strlen(hash) != 2 * STORE_HASH)
+		return false;
+	out->seq = seq;
+	out->wall_ns = wall;
+	*signed_bytes = (size_t)at;
+	return sodium_hex2bin(out->hash, sizeof out->hash, hash, strlen(hash), NULL, &n, NULL) == 0;
+}
+
+static uint32_t slot_crc(const struct key_slot *slot)
+{
+	struct key_slot copy = *slot;
+	copy.crc = 0;
+	return store_crc_bytes(&copy, sizeof copy);
+}
+
+/* The newest key of the two places; false: there is none. */
+static bool key_read(int fd, struct anchor_key *key)
+{
+	struct key_slot slot;
+	bool found = false;
+	for (unsigned i = 0; i < 2; i++) {
+		if (pread(fd, &slot, sizeof slot, (off_t)(i * sizeof slot)) != (ssize_t)sizeof slot ||
+		    memcmp(slot.magic, slot_magic, sizeof slot.magic) != 0 || slot.crc != slot_crc(&slot))
+			continue;
+		if (found && (slot.key.series < key->series ||
+			      (slot.key.series == key->series && slot.key.index < key->index)))
+			continue;
+		*key = slot.key;
+		found = true;
+	}
+	return found;
+}
+
+static int key_write(int fd, const struct anchor_key *key)
+{
+	struct key_slot slot;
+	memset(&slot, 0, sizeof slot);
+	memcpy(slot.magic, slot_magic, sizeof slot.magic);
+	slot.key = *key;
+	slot.crc = slot_crc(&slot);
+	const ssize_t n = pwrite(fd, &slot, sizeof slot, (off_t)(key->index % 2 * sizeof slot));
+	sodium_memzero(&slot.key, sizeof slot.key);
+	if (n != (ssize_t)sizeof slot)
+		return n < 0 ? store_code(errno) : -ERR_DISK_FULL;
+	return fdatasync(fd) == 0 ? 0 : store_code(errno);
+}
+
+/* A new series: its first key is written down where the verifier finds it. */
+static int key_make(const struct store_anchor *a, const struct store_disk *disk, const char *dir,
+		    struct anchor_key *key)
+{
+	char path[PATH_BYTES], end[32], hex[2 * ANCHOR_KEY + 2];
+	int fd = -1;
+	randombytes_buf(key->bytes, sizeof key->bytes);
+	key->index = 0;
+	for (key->series = 1; key->series < SERIES_MAX && fd < 0; key->series++) {
+		snprintf(end, sizeof end, "%u.key", key->series);
+		anchor_path(path, dir, disk->uuid, end);
+		fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0400);
+		if (fd < 0 && errno != EEXIST)
+			return store_code(errno);
+		if (fd >= 0)
+			break;
+	}
+	if (fd < 0)
+		return -ERR_LIMIT;
+	sodium_bin2hex(hex, sizeof hex, key->bytes, sizeof key->bytes);
+	hex[2 * ANCHOR_KEY] = '\n';
+	const bool put = write(fd, hex, 2 * ANCHOR_KEY + 1) == 2 * ANCHOR_KEY + 1 && fsync(fd) == 0;
+	int code = put ? 0 : store_code(errno);
+	sodium_memzero(hex, sizeof hex);
+	close(fd);
+	if (code == 0)
+		code = key_write(a->key_fd, key);
+	if (code != 0)
+		unlink(path);
+	return code;
+}
+
+/* The last whole line of the file; a line that was cut off is ended, so that the next is one. */
+static int tail_read(int fd, struct anchor_line *last, bool *any)
+{
+	char tail[TAIL_BYTES + 1], mac[2 * ANCHOR_MAC + 1];
+	size_t signed_bytes;
+	struct stat st;
+	*any = false;
+	if (fstat(fd, &st) != 0)
+		return store_code(errno);
+	if (!S_ISREG(st.st_mode))
+		return -ERR_BAD_FILE;
+	const off_t from = st.st_size > TAIL_BYTES ? st.st_size - TAIL_BYTES : 0;
+	const ssize_t n = pread(fd, tail, TAIL_BYTES, from);
+	if (n < 0)
+		return store_code(errno);
+	tail[n] = 0;
+	for (char *at = tail; at != NULL && *at != 0;) {
+		char *end = strchr(at, '\n');
+		struct anchor_line line;
+		if (end != NULL)
+			*end++ = 0;
+		if (end != NULL && (at != tail || from == 0) && line_read(at, &line, &signed_bytes, mac)) {
+			*last = line;
+			*any = true;
+		}
+		at = end;
+	}
+	if (n > 0 && tail[n - 1] != 0 && write(fd, "\n", 1) != 1)
+		return store_code(errno);
+	return 0;
+}
+
+/* The log must have the entry that its last anchor speaks of. */
+static int last_check(const struct store_disk *disk, const struct anchor_line *last, const char *dir,
+		      char *reason)
+{
+	MDB_txn *txn;
+	uint64_t seq = last->seq;
+	MDB_val key = {sizeof seq, &seq}, value;
+	if (seq > disk->head.seq)
+		return store_refuse(reason, -ERR_INTEGRITY,
+			"audit log '%s': ends at entry %llu, but entry %llu was anchored in '%s': its end was cut off, "
+			"or an old copy was put in its place; restore the newer copy, or move the anchors of this log "
+			"away to go on without them", disk->dir, (unsigned long long)disk->head.seq,
+			(unsigned long long)seq, dir);
+	if (seq <= disk->archived.seq && seq != disk->archived.seq)
+		return 0; /* verify looks into segments */
+	uint8_t hash[STORE_HASH];
+	int rc = 0;
+	if (seq == disk->archived.seq) {
+		memcpy(hash, disk->archived.hash, sizeof hash);
+	} else {
+		rc = mdb_txn_begin(disk->env, NULL, MDB_RDONLY, &txn);
+		if (rc == 0) {
+			rc = mdb_get(txn, disk->audit, &key, &value);
+			if (rc == 0 && value.mv_size >= STORE_HASH)
+				memcpy(hash, (uint8_t *)value.mv_data + value.mv_size - STORE_HASH, STORE_HASH);
+			mdb_txn_abort(txn);
+		}
+	}
+	if (rc == 0 && memcmp(hash, last->hash, sizeof hash) == 0)
+		return 0;
+	return store_refuse(reason, -ERR_INTEGRITY,
+		"audit log '%s': entry %llu is not the one that was anchored in '%s': the log was written anew; keep "
+		"the folder for examination, and move it and its anchors away to begin a new log", disk->dir,
+		(unsigned long long)seq, dir);
+}
+
+static int folder_check(const struct store_disk *disk, const char *dir, char *reason)
+{
+	struct stat there, here;
+	if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+		return store_refuse(reason, store_code(errno), "anchors: the folder '%s' cannot be made: %s", dir,
+				    strerror(errno));
+	if (stat(dir, &there) != 0 || stat(disk->dir, &here) != 0)
+		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", dir, strerror(errno));
+	if (!S_ISDIR(there.st_mode))
+		return store_refuse(reason, -ERR_BAD_FILE, "anchors: '%s' is not a folder", dir);
+	if (there.st_dev == here.st_dev && there.st_ino == here.st_ino)
+		return store_refuse(reason, -ERR_BAD_ARG, "anchors: '%s' is the log's own folder: a second place "
+				    "must be another", dir);
+	return 0;
+}
+
+static int keys_open(struct store_anchor *a, const struct store_disk *disk, const char *dir,
+		     const struct anchor_line *last, bool any, char *reason)
+{
+	char path[PATH_BYTES];
+	struct anchor_key key = {.index = 0};
+	snprintf(path, sizeof path, "%.3000s/anchor", disk->dir);
+	a->key_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	if (a->key_fd < 0)
+		return store_refuse(reason, store_code(errno), "audit log '%s': the file 'anchor': %s", disk->dir,
+				    strerror(errno));
+	const bool known = key_read(a->key_fd, &key);
+	/* A key that is ahead of the lines, or of another series, signs all the same: verify follows. */
+	if (known && any && key.series == last->series)
+		for (uint32_t i = 0; key.index <= last->index && i < KEYS_BEHIND; i++)
+			key_next(&key);
+	const int code = known ? 0 : key_make(a, disk, dir, &key);
+	if (code != 0)
+		return store_refuse(reason, code, "anchors: a key cannot be made in '%s': %s", dir, err_text(code));
+	a->key = key;
+	sodium_memzero(&key, sizeof key);
+	return 0;
+}
+
+int anchor_open(struct store_anchor *anchor, const struct store_disk *disk, const char *dir, char *reason)
+{
+	char path[PATH_BYTES];
+	struct anchor_line last = {.seq = 0};
+	bool any = false;
+	*anchor = (struct store_anchor){.fd = -1, .key_fd = -1};
+	if (dir == NULL || dir[0] == 0)
+		return 0;
+	TRY(folder_check(disk, dir, reason));
+	anchor_path(path, dir, disk->uuid, "anchors");
+	anchor->fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	if (anchor->fd < 0)
+		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", path, strerror(errno));
+	int code = tail_read(anchor->fd, &last, &any);
+	if (code != 0)
+		return store_refuse(reason, code, "anchors: '%s' cannot be used: %s", path, err_text(code));
+	if (any)
+		TRY(last_check(disk, &last, dir, reason));
+	TRY(keys_open(anchor, disk, dir, &last, any, reason));
+	anchor->seq = last.seq;
+	atomic_store(&anchor->said, last.seq);
+	return 0;
+}
+
+void anchor_close(struct store_anchor *anchor)
+{
+	if (anchor->fd >= 0)
+		close(anchor->fd);
+	if (anchor->key_fd >= 0)
+		close(anchor->key_fd);
+	sodium_memzero(&anchor->key, sizeof anchor->key);
+	anchor->fd = anchor->key_fd = -1;
+}
+
+static int line_put(struct store_anchor *a, const struct store_head *head)
+{
+	char line[ANCHOR_LINE], hash[2 * STORE_HASH + 1];
+	sodium_bin2hex(hash, sizeof hash, head->hash, STORE_HASH);
+	const int n = snprintf(line, sizeof line - 2 * ANCHOR_MAC - 2, "anchor %llu %u %llu %s %u %u ",
+			       (unsigned long long)head->seq, head->boot, (unsigned long long)head->wall_ns, hash,
+			       a->key.series, a->key.index);
+	mac_make(line + n, &a->key, line, (size_t)n);
+	const size_t length = (size_t)n + 2 * ANCHOR_MAC;
+	line[length] = '\n';
+	const long fault = fault_pass(FAULT_ANCHOR);
+	if (fault != 0)
+		return store_code((int)fault);
+	if (a->torn && write(a->fd, "\n", 1) != 1)
+		return store_code(errno);
+	const ssize_t put = write(a->fd, line, length + 1);
+	a->torn = put > 0 && put != (ssize_t)length + 1;
+	if (put != (ssize_t)length + 1)
+		return put < 0 ? store_code(errno) : -ERR_DISK_FULL;
+	return fdatasync(a->fd) == 0 ? 0 : store_code(errno);
+}
+
+int anchor_put(struct store_anchor *anchor, const struct store_head *head)
+{
+	if (anchor->fd < 0 || head->seq <= anchor->seq)
+		return 0;
+	anchor->at_ns = store_clock_ns(CLOCK_MONOTONIC);
+	int code = line_put(anchor, head);
+	if (code == 0) {
+		anchor->seq = head->seq;
+		key_next(&anchor->key);
+		code = key_write(anchor->key_fd, &anchor->key);
+		atomic_store(&anchor->said, anchor->seq);
+	}
+	atomic_store(&anchor->err, code);
+	return code;
+}
+
+struct anchor_reader {
+	FILE *file;
+	char dir[PATH_BYTES];
+	uint8_t uuid[STORE_UUID];
+	struct anchor_key key;
+	bool known; /* key is one of key.series */
+	uint32_t looked; /* the series whose key was looked for */
+	uint32_t lines, series, index; /* series, index: of the last line */
+};
+
+int anchor_reader_open(const char *dir, const char *key_dir, const uint8_t uuid[STORE_UUID],
+		       struct anchor_reader **out, char *reason)
+{
+	char path[PATH_BYTES];
+	*out = NULL;
+	anchor_path(path, dir, uuid, "anchors");
+	struct anchor_reader *r = calloc(1, sizeof *r);
+	if (r == NULL)
+		return store_refuse(reason, -ERR_MEMORY, "anchors: no memory");
+	r->file = fopen(path, "re");
+	if (r->file == NULL) {
+		const int code = errno;
+		free(r);
+		return store_refuse(reason, store_code(code), "anchors: '%s': %s", path, strerror(code));
+	}
+	snprintf(r->dir, sizeof r->dir, "%.3000s", key_dir != NULL ? key_dir : dir);
+	memcpy(r->uuid, uuid, STORE_UUID);
+	*out = r;
+	return 0;
+}
+
+static void key_find(struct anchor_reader *r, uint32_t series)
+{
+	char path[PATH_BYTES], end[32], hex[2 * ANCHOR_KEY + 1] = "";
+	size_t n = 0;
+	if (r->looked == series)
+		return;
+	r->looked = series;
+	snprintf(end, sizeof end, "%u.key", series);
+	anchor_path(path, r->dir, r->uuid, end);
+	FILE *file = fopen(path, "re");
+	r->known = file != NULL && fscanf(file, "%64[0-9a-f]", hex) == 1 &&
+		   sodium_hex2bin(r->key.bytes, ANCHOR_KEY, hex, strlen(hex), NULL, &n, NULL) == 0 && n == ANCHOR_KEY;
+	if (file != NULL)
+		fclose(file);
+	r->key.series = series;
+	r->key.index = 0;
+}
+
+bool anchor_reader_next(struct anchor_reader *reader, struct anchor_line *line, uint64_t *torn)
+{
+	char text[2 * ANCHOR_LINE], mac[2 * ANCHOR_MAC + 1], right[2 * ANCHOR_MAC + 1];
+	size_t signed_bytes;
+	while (fgets(text, sizeof text, reader->file) != NULL) {
+		if (strchr(text, '\n') == NULL || !line_read(text, line, &signed_bytes, mac)) {
+			*torn += text[0] != '\n';
+			continue;
+		}
+		key_find(reader, line->series);
+		line->gap = reader->lines > 0 && reader->series == line->series && line->index != reader->index + 1;
+		reader->series = line->series;
+		reader->index = line->index;
+		/* Keys go forward only, one a line: a number that goes back, or leaps, was not written by this
+		   program. */
+		const uint32_t most = ++reader->lines;
+		while (reader->known && reader->key.index < line->index && reader->key.index < most)
+			key_next(&reader->key);
+		line->signed_wrong = reader->known && reader->key.index != line->index;
+		if (reader->known && !line->signed_wrong) {
+			mac_make(right, &reader->key, text, signed_bytes);
+			line->signed_right = memcmp(mac, right, sizeof mac) == 0;
+			line->signed_wrong = !line->signed_right;
+		}
+		return true;
+	}
+	return false;
+}
+
+void anchor_reader_close(struct anchor_reader **reader)
+{
+	if (*reader == NULL)
+		return;
+	fclose((*reader)->file);
+	sodium_memzero(*reader, sizeof **reader);
+	free(*reader);
+	*reader = NULL;
+}

@@ -1,0 +1,64 @@
+/*
+ * Segments: old entries, moved out of data.mdb into files that never change again, in the folder
+ * `archive` of the store. Private to the store.
+ *
+ * The file FIRST-LAST.seg (20 digits each) has a head, then each entry as a u32 length and its bytes
+ * as they lay in data.mdb, then the place of each entry in the file as u64, then their count. The
+ * chain goes on through it: the head has the hash before the first entry. It is written as a `.part`,
+ * flushed, read back entry by entry, and renamed; only then are the entries taken out of data.mdb, a
+ * few thousand a transaction, each of which moves `archived` (seq and hash) of the table meta. Whatever
+ * the moment at which it is cut off, an entry is in one place at least.
+ */
+#ifndef HOLDFAST_RUNTIME_STORE_ARCHIVE_H
+#define HOLDFAST_RUNTIME_STORE_ARCHIVE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "runtime/store_disk.h"
+
+enum { ARCHIVE_SEGMENT = 16384 }; /* entries of a segment, at most */
+
+enum archive_state { ARCHIVE_IDLE, ARCHIVE_COPY, ARCHIVE_DROP };
+
+/* One move in progress; the writer's. */
+struct store_archive {
+	enum archive_state state;
+	uint64_t first, last, next; /* of the segment; the next entry to copy */
+	int fd;
+	uint64_t bytes;             /* of the file so far */
+	uint64_t *place;            /* ARCHIVE_SEGMENT of them */
+	uint8_t hash[STORE_HASH];   /* of the entry before next */
+	uint64_t moved;             /* entries moved since the start */
+};
+
+/* Leftovers of a move that was cut off are put in order: a `.part` is removed. */
+int archive_open(struct store_archive *archive, const struct store_disk *disk);
+void archive_close(struct store_archive *archive);
+/* Begins to move entries up to `last`, at most a segment. */
+int archive_begin(struct store_archive *archive, const struct store_disk *disk, uint64_t last);
+/* One piece of the move. The last one is an entry of the log itself, and takes *head with it; clean: what
+   the head says of the process. *over: it is done. On an error the move is given up and can be begun
+   again. */
+int archive_step(struct store_archive *archive, struct store_disk *disk, struct store_head *head, bool clean,
+		 bool *over);
+/* Closed, without a daemon: everything but the last `keep` entries. */
+int archive_all(struct store_disk *disk, uint64_t keep, uint64_t *moved);
+
+/* Reading. */
+struct segment {
+	uint64_t first, last;
+	uint8_t *bytes;       /* the file */
+	uint64_t size;
+	const uint8_t *place; /* of each entry: u64, not aligned */
+};
+/* The segment that has entry seq. -ERR_NOT_FOUND: none. -ERR_BAD_FILE: not whole. */
+int segment_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq, struct segment *out);
+void segment_close(struct segment *segment);
+/* An entry of it, and the hash before its first one. */
+int segment_entry(const struct segment *segment, uint64_t seq, const uint8_t **bytes, uint32_t *length);
+void segment_before(const struct segment *segment, uint8_t hash[STORE_HASH]);
+/* The first entry from which on segments follow each other without a gap up to seq; seq + 1: none. */
+uint64_t segments_first(const char *dir, uint64_t seq);
+
+#endif

@@ -1,0 +1,272 @@
+/*
+ * The file of keys and its index.
+ */
+#include "config.h"
+
+#include "runtime/store_vault.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sodium.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/fault.h"
+#include "runtime/store_disk.h"
+#include "sched/check.h"
+
+enum { PATH_BYTES = 3200, SLOTS_EXTRA = 64, SLOTS_MAX = 1 << 22 };
+enum { INDEX_FREE = 0xffffffffu, INDEX_GONE = 0xfffffffeu };
+
+struct slot {
+	uint8_t owner[VAULT_OWNER], key[VAULT_KEY];
+	uint64_t ended_ms; /* 0: it lives */
+	uint32_t used, crc;
+};
+_Static_assert(sizeof(struct slot) == 64, "a slot lies within one sector");
+
+struct vault {
+	int fd;
+	_Atomic bool dirty;
+	uint32_t count, free_count, index_mask, gone;
+	struct slot *slot;
+	uint32_t *free, *index; /* index: of owners, open addressing; owners are random numbers */
+};
+
+static uint32_t slot_crc(const struct slot *slot)
+{
+	struct slot copy = *slot;
+	copy.crc = 0;
+	const uint32_t crc = store_crc_bytes(&copy, sizeof copy);
+	sodium_memzero(&copy, sizeof copy);
+	return crc;
+}
+
+static uint32_t place_of(const struct vault *v, const uint8_t owner[VAULT_OWNER])
+{
+	uint32_t word;
+	memcpy(&word, owner, sizeof word);
+	return (word * 2654435761u) & v->index_mask;
+}
+
+static void index_put(struct vault *v, uint32_t slot)
+{
+	uint32_t at = place_of(v, v->slot[slot].owner);
+	while (v->index[at] != INDEX_FREE)
+		at = (at + 1) & v->index_mask;
+	v->index[at] = slot;
+}
+
+static void index_make(struct vault *v)
+{
+	memset(v->index, 0xff, ((size_t)v->index_mask + 1) * sizeof *v->index);
+	v->gone = 0;
+	for (uint32_t i = 0; i < v->count; i++)
+		if (v->slot[i].used)
+			index_put(v, i);
+}
+
+/* Where the owner's slot stands in the index; INDEX_FREE: nowhere. */
+static uint32_t index_find(const struct vault *v, const uint8_t owner[VAULT_OWNER])
+{
+	uint32_t at = place_of(v, owner);
+	for (; v->index[at] != INDEX_FREE; at = (at + 1) & v->index_mask)
+		if (v->index[at] != INDEX_GONE && memcmp(v->slot[v->index[at]].owner, owner, VAULT_OWNER) == 0)
+			return at;
+	return INDEX_FREE;
+}
+
+/* Into the page cache, which outlives the process; the writer flushes. */
+static void slot_write(struct vault *v, uint32_t i)
+{
+	v->slot[i].crc = v->slot[i].used ? slot_crc(&v->slot[i]) : 0;
+	const ssize_t n = pwrite(v->fd, &v->slot[i], sizeof v->slot[i], (off_t)i * (off_t)sizeof v->slot[i]);
+	/* The blocks are there from the first day; what fails all the same is met at the flush. */
+	(void)n;
+	atomic_store(&v->dirty, true);
+}
+
+/* All of the file is there before it is needed, so that a full disk hinders neither keys nor their end. */
+static int file_fill(struct vault *v)
+{
+	static const struct slot none[64];
+	struct stat st;
+	if (fstat(v->fd, &st) != 0)
+		return store_code(errno);
+	if (!S_ISREG(st.st_mode) || st.st_size % (off_t)sizeof *v->slot != 0 ||
+	    st.st_size / (off_t)sizeof *v->slot > SLOTS_MAX)
+		return -ERR_BAD_FILE;
+	const uint32_t there = (uint32_t)(st.st_size / (off_t)sizeof *v->slot);
+	if (there > v->count)
+		v->count = there;
+	for (uint32_t at = there; at < v->count;) {
+		const uint32_t n = v->count - at < 64 ? v->count - at : 64;
+		const ssize_t put = pwrite(v->fd, none, n * sizeof none[0], (off_t)at * (off_t)sizeof none[0]);
+		if (put != (ssize_t)(n * sizeof none[0]))
+			return put < 0 ? store_code(errno) : -ERR_DISK_FULL;
+		at += n;
+	}
+	return fsync(v->fd) == 0 ? 0 : store_code(errno);
+}
+
+static int slots_read(struct vault *v)
+{
+	uint32_t size = 1;
+	while (size < 2 * v->count)
+		size *= 2;
+	v->index_mask = size - 1;
+	v->slot = calloc(v->count, sizeof *v->slot);
+	v->free = calloc(v->count, sizeof *v->free);
+	v->index = calloc(size, sizeof *v->index);
+	if (v->slot == NULL || v->free == NULL || v->index == NULL)
+		return -ERR_MEMORY;
+	const size_t bytes = v->count * sizeof *v->slot;
+	for (size_t at = 0; at < bytes;) {
+		const ssize_t n = pread(v->fd, (uint8_t *)v->slot + at, bytes - at, (off_t)at);
+		if (n <= 0)
+			return n < 0 ? store_code(errno) : -ERR_BAD_FILE;
+		at += (size_t)n;
+	}
+	for (uint32_t i = v->count; i-- > 0;) {
+		/* One that was cut off is none: its session's rows say so. */
+		if (v->slot[i].used != 1 || v->slot[i].crc != slot_crc(&v->slot[i]))
+			sodium_memzero(&v->slot[i], sizeof v->slot[i]);
+		if (!v->slot[i].used)
+			v->free[v->free_count++] = i;
+	}
+	index_make(v);
+	return 0;
+}
+
+int vault_open(const char *dir, uint32_t owners, struct vault **out, char *reason)
+{
+	char path[PATH_BYTES];
+	*out = NULL;
+	struct vault *v = calloc(1, sizeof *v);
+	if (v == NULL)
+		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	v->count = 2 * owners + SLOTS_EXTRA;
+	snprintf(path, sizeof path, "%.3000s/keys", dir);
+	v->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	int code = v->fd < 0 ? store_code(errno) : file_fill(v);
+	if (code == 0)
+		code = slots_read(v);
+	if (code != 0) {
+		store_refuse(reason, code, "audit log '%s': the file 'keys' cannot be used: %s", dir, err_text(code));
+		vault_close(&v);
+		return code;
+	}
+	*out = v;
+	return 0;
+}
+
+void vault_close(struct vault **vault)
+{
+	struct vault *v = *vault;
+	if (v == NULL)
+		return;
+	*vault = NULL;
+	if (v->fd >= 0)
+		close(v->fd);
+	if (v->slot != NULL)
+		sodium_memzero(v->slot, v->count * sizeof *v->slot);
+	free(v->slot);
+	free(v->free);
+	free(v->index);
+	free(v);
+}
+
+/* The one that ended first gives way: its answers are gone before their time. */
+static bool slot_reclaim(struct vault *v)
+{
+	uint32_t oldest = INDEX_FREE;
+	for (uint32_t i = 0; i < v->count; i++)
+		if (v->slot[i].used && v->slot[i].ended_ms != 0 &&
+		    (oldest == INDEX_FREE || v->slot[i].ended_ms < v->slot[oldest].ended_ms))
+			oldest = i;
+	if (oldest == INDEX_FREE)
+		return false;
+	uint8_t owner[VAULT_OWNER];
+	memcpy(owner, v->slot[oldest].owner, sizeof owner);
+	vault_drop(v, owner);
+	return true;
+}
+
+const uint8_t *vault_key(struct vault *vault, const uint8_t owner[VAULT_OWNER], bool make)
+{
+	const uint32_t at = index_find(vault, owner);
+	if (at != INDEX_FREE)
+		return vault->slot[vault->index[at]].key;
+	if (!make || (vault->free_count == 0 && !slot_reclaim(vault)))
+		return NULL;
+	const uint32_t i = vault->free[--vault->free_count];
+	struct slot *s = &vault->slot[i];
+	*s = (struct slot){.used = 1};
+	memcpy(s->owner, owner, VAULT_OWNER);
+	randombytes_buf(s->key, sizeof s->key);
+	if (vault->gone > vault->index_mask / 4)
+		index_make(vault);
+	else
+		index_put(vault, i);
+	slot_write(vault, i);
+	return s->key;
+}
+
+void vault_end(struct vault *vault, const uint8_t owner[VAULT_OWNER], uint64_t ms)
+{
+	const uint32_t at = index_find(vault, owner);
+	if (at == INDEX_FREE || vault->slot[vault->index[at]].ended_ms != 0)
+		return;
+	vault->slot[vault->index[at]].ended_ms = ms;
+	slot_write(vault, vault->index[at]);
+}
+
+void vault_drop(struct vault *vault, const uint8_t owner[VAULT_OWNER])
+{
+	const uint32_t at = index_find(vault, owner);
+	if (at == INDEX_FREE)
+		return;
+	const uint32_t i = vault->index[at];
+	vault->index[at] = INDEX_GONE;
+	vault->gone++;
+	sodium_memzero(&vault->slot[i], sizeof vault->slot[i]);
+	slot_write(vault, i);
+	vault->free[vault->free_count++] = i;
+}
+
+uint32_t vault_sweep(struct vault *vault, uint64_t before_ms)
+{
+	uint32_t dropped = 0;
+	uint8_t owner[VAULT_OWNER];
+	for (uint32_t i = 0; i < vault->count; i++) {
+		const struct slot *s = &vault->slot[i];
+		if (!s->used || s->ended_ms == 0 || s->ended_ms >= before_ms)
+			continue;
+		memcpy(owner, s->owner, sizeof owner);
+		vault_drop(vault, owner);
+		dropped++;
+	}
+	return dropped;
+}
+
+void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_t owner[VAULT_OWNER]),
+		      void *arg, uint64_t ms)
+{
+	for (uint32_t i = 0; i < vault->count; i++)
+		if (vault->slot[i].used && vault->slot[i].ended_ms == 0 && !lives(arg, vault->slot[i].owner))
+			vault_end(vault, vault->slot[i].owner, ms);
+}
+
+int vault_sync(struct vault *vault)
+{
+	if (!atomic_exchange(&vault->dirty, false))
+		return 0;
+	const long fault = fault_pass(FAULT_KEYS);
+	if (fault != 0)
+		return store_code((int)fault);
+	return fdatasync(vault->fd) == 0 ? 0 : store_code(errno);
+}

@@ -1,0 +1,372 @@
+/*
+ * The writer: the one thread that empties the ring into LMDB, a transaction at a time, and between
+ * transactions sees to space, anchors and segments.
+ */
+#include "config.h"
+
+#include <errno.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/statvfs.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "runtime/fault.h"
+#include "runtime/store_inside.h"
+#include "sched/check.h"
+
+enum { BATCH_BYTES = 256 << 10, FULL_BYTES = 1 << 20, FULL_WAIT_MS = 200, ARCHIVE_AGAIN_S = 30 };
+
+/* Up to where the writer may take: whole steps, or all when a step is larger than the ring. */
+static uint64_t pending(const struct store *s, uint64_t tail)
+{
+	uint64_t whole = atomic_load_explicit(&s->whole, memory_order_acquire);
+	if (whole > tail)
+		return whole;
+	uint64_t head = atomic_load_explicit(&s->head, memory_order_acquire);
+	return head - tail == s->mask + 1 ? head : tail;
+}
+
+void store_deadline(struct timespec *t, uint64_t ns)
+{
+	t->tv_sec = (time_t)(ns / 1000000000);
+	t->tv_nsec = (long)(ns % 1000000000);
+}
+
+/* Sleeps until there is something to write, or until_ns. *to: up to where to write; tail itself:
+   nothing. True: the store is being closed, and *to is the end. */
+static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint64_t *to)
+{
+	struct timespec deadline;
+	uint64_t gather_ns = UINT64_MAX;
+	bool stop;
+	pthread_mutex_lock(&s->mutex);
+	for (;;) {
+		*to = pending(s, tail);
+		stop = s->stop;
+		if (stop) {
+			*to = atomic_load(&s->head);
+			break;
+		}
+		const uint64_t now = store_clock_ns(CLOCK_MONOTONIC);
+		if (*to != tail) {
+			if (gather_ns == UINT64_MAX)
+				gather_ns = now + s->options.commit_ms * 1000000ull;
+			if (s->options.commit_ms == 0 || *to - tail >= s->options.commit_records ||
+			    *to - tail == s->mask + 1 || now >= gather_ns)
+				break;
+		} else if (now >= until_ns) {
+			break;
+		}
+		const uint64_t next = gather_ns < until_ns ? gather_ns : until_ns;
+		store_deadline(&deadline, next);
+		if (next == UINT64_MAX)
+			pthread_cond_wait(&s->wake, &s->mutex);
+		else
+			pthread_cond_timedwait(&s->wake, &s->mutex, &deadline);
+	}
+	pthread_mutex_unlock(&s->mutex);
+	return stop;
+}
+
+void store_announce(const struct store *s)
+{
+	uint64_t one = 1;
+	/* Fails only when the counter is full, and then the descriptor is readable anyway. */
+	ssize_t ignored = write(s->event_fd, &one, sizeof one);
+	(void)ignored;
+}
+
+static int entry_end(struct store *s, struct batch *b, uint64_t step, unsigned flags)
+{
+	b->bytes += s->entry.bytes;
+	b->changed = true;
+	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, step, flags);
+	store_entry_begin(&s->entry);
+	return err;
+}
+
+/* The rows of a record; a conflict is an incident of the same entry. */
+static int rows_put(struct store *s, struct batch *b, const struct store_record *r)
+{
+	struct store_conflict found = {0};
+	TRY(store_put_rows(b->own, r, b->head.boot, b->head.seq + 1, s->options.page_tokens, &found));
+	if (found.count == 0)
+		return 0;
+	struct store_record incident = *r;
+	incident.kind = STORE_INCIDENT;
+	incident.reason = REASON_ROW;
+	incident.page_first = found.page;
+	incident.page_count = 1;
+	incident.value[0] = found.expected;
+	incident.value[1] = found.found;
+	store_entry_add(&s->entry, &incident);
+	b->conflicts += found.count;
+	return 0;
+}
+
+static int kept_put(struct store *s, struct batch *b, const struct store_record *r)
+{
+	struct keep_head head;
+	const uint64_t from_byte = r->value[0] & (s->options.keep_bytes - 1);
+	memcpy(&head, s->keep + from_byte, sizeof head);
+	TRY(table_put(b->txn, &s->disk, &head, s->keep + from_byte + sizeof head));
+	b->keep_at = r->value[1];
+	b->bytes += head.bytes;
+	b->changed = true;
+	return 0;
+}
+
+/* Steps from b->at on, until `to` or the batch is large enough. */
+static int batch_fill(struct store *s, struct batch *b, uint64_t to)
+{
+	const uint64_t from = b->at;
+	while (b->at != to) {
+		const struct store_record *r = &s->ring[b->at++ & s->mask];
+		if (r->kind == STORE_STEP_END) {
+			if (s->entry.count > 0 || b->open)
+				TRY(entry_end(s, b, r->step, 0));
+			b->open = false;
+			b->step = r->step;
+			if (b->at - from >= s->options.commit_records || b->bytes >= BATCH_BYTES)
+				return 0;
+			continue;
+		}
+		if (r->kind == KIND_KEPT) {
+			TRY(kept_put(s, b, r));
+			continue;
+		}
+		if (!store_entry_room(&s->entry, 2)) {
+			TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+			b->open = true;
+		}
+		store_entry_add(&s->entry, r);
+		TRY(rows_put(s, b, r));
+	}
+	if (s->entry.count > 0) {
+		TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+		b->open = true;
+	}
+	return 0;
+}
+
+/* A write that a full disk cuts in two is EIO to LMDB; the one who reads the line wants the cause. */
+static int commit_code(const struct store *s, int rc)
+{
+	struct statvfs fs;
+	if (rc == EIO && statvfs(s->disk.dir, &fs) == 0 && fs.f_bavail * fs.f_frsize < FULL_BYTES)
+		return -ERR_DISK_FULL;
+	return store_code(rc);
+}
+
+/* The one way out of a transaction: after a commit, failed or not, its handle is gone. */
+int store_batch_commit(const struct store *s, struct batch *b, bool clean)
+{
+	int err = vault_sync(s->vault);
+	if (err == 0)
+		err = store_put_head(b->txn, &s->disk, &b->head, clean);
+	int rc = err == 0 ? (int)fault_pass(FAULT_COMMIT) : 0;
+	if (err != 0 || rc != 0)
+		mdb_txn_abort(b->txn);
+	else
+		rc = mdb_txn_commit(b->txn);
+	b->txn = NULL;
+	return err != 0 ? err : rc != 0 ? commit_code(s, rc) : 0;
+}
+
+int store_batch_begin(const struct store *s, struct batch *b)
+{
+	int rc = mdb_txn_begin(s->disk.env, NULL, 0, &b->txn);
+	if (rc != 0)
+		return store_code(rc);
+	rc = mdb_cursor_open(b->txn, s->disk.own, &b->own);
+	if (rc == 0)
+		return 0;
+	mdb_txn_abort(b->txn);
+	return store_code(rc);
+}
+
+void store_head_take(struct store *s, const struct store_head *head)
+{
+	s->disk.head = *head;
+	atomic_store(&s->said_seq, head->seq);
+	for (unsigned i = 0; i < STORE_HASH / 8; i++) {
+		uint64_t word;
+		memcpy(&word, head->hash + i * 8, sizeof word);
+		atomic_store_explicit(&s->said_hash[i], word, memory_order_relaxed);
+	}
+	room_look(s);
+	(void)fault_pass(FAULT_COMMITTED);
+}
+
+static int batch_write(struct store *s, struct batch *b, uint64_t to)
+{
+	b->bytes = b->conflicts = 0;
+	b->changed = false;
+	TRY(store_batch_begin(s, b));
+	int err = batch_fill(s, b, to);
+	if (err != 0 || !b->changed) {
+		mdb_txn_abort(b->txn);
+		return err;
+	}
+	TRY(store_batch_commit(s, b, false));
+	store_head_take(s, &b->head);
+	if (b->conflicts > 0)
+		atomic_fetch_add(&s->conflicts, b->conflicts);
+	return 0;
+}
+
+/* A transaction for which there was no room changed nothing, so it is tried again: with a larger map at
+   once, on a full disk until there is space. The ring fills meanwhile, and nothing in it is lost. */
+static int batch_try(struct store *s, struct batch *b, uint64_t to)
+{
+	const struct batch before = *b;
+	for (;;) {
+		const int err = batch_write(s, b, to);
+		if (err != -ERR_DISK_FULL)
+			return err;
+		*b = before;
+		store_entry_begin(&s->entry);
+		if (room_more(s))
+			continue;
+		if (!atomic_exchange(&s->waits, true))
+			store_announce(s);
+		s->room.disk_full = true;
+		room_look(s);
+		struct timespec deadline;
+		pthread_mutex_lock(&s->mutex);
+		const bool stop = s->stop;
+		store_deadline(&deadline, store_clock_ns(CLOCK_MONOTONIC) + FULL_WAIT_MS * 1000000ull);
+		if (!stop)
+			pthread_cond_timedwait(&s->wake, &s->mutex, &deadline);
+		pthread_mutex_unlock(&s->mutex);
+		if (stop)
+			return err;
+	}
+}
+
+/* Entries beyond what data.mdb is to keep go to a segment; a log that is nearly full gives up more. */
+static uint64_t archive_until(const struct store *s)
+{
+	uint64_t keep = s->options.history_entries;
+	const uint64_t seq = s->disk.head.seq;
+	if (keep == 0)
+		return 0;
+	if (atomic_load(&s->room.state) != 0 && !s->room.disk_full)
+		keep /= 4;
+	return seq > keep ? seq - keep : 0;
+}
+
+static bool archive_some(struct store *s, struct batch *b, uint64_t now_ns)
+{
+	bool over = false;
+	int code = 0;
+	if (now_ns < s->archive_next_ns)
+		return false;
+	if (s->archive.state == ARCHIVE_IDLE) {
+		const uint64_t until = archive_until(s), from = s->disk.archived.seq;
+		/* Whole segments, so that there are not more files than that. */
+		if (until < from + s->options.segment_entries)
+			return false;
+		code = archive_begin(&s->archive, &s->disk, from + s->options.segment_entries);
+	} else {
+		struct store_head head = s->disk.head;
+		code = archive_step(&s->archive, &s->disk, &head, false, &over);
+		if (code == 0 && head.seq != s->disk.head.seq) {
+			b->head = head;
+			store_head_take(s, &head);
+		}
+	}
+	atomic_store(&s->archived, s->disk.archived.seq);
+	if (atomic_exchange(&s->archive_err, code) != code)
+		store_announce(s);
+	if (code != 0)
+		s->archive_next_ns = now_ns + ARCHIVE_AGAIN_S * 1000000000ull;
+	return code == 0;
+}
+
+static uint64_t anchor_some(struct store *s, uint64_t now_ns)
+{
+	struct store_anchor *a = &s->anchor;
+	if (a->fd < 0 || a->seq == s->disk.head.seq)
+		return UINT64_MAX;
+	const uint64_t next = a->at_ns + s->options.anchor_ms * 1000000ull;
+	const bool failed = atomic_load(&a->err) != 0;
+	if (now_ns < next && (failed || s->disk.head.seq < a->seq + s->options.anchor_entries))
+		return next;
+	const int before = atomic_load(&a->err), code = anchor_put(a, &s->disk.head);
+	if (code != before)
+		store_announce(s);
+	return code == 0 ? UINT64_MAX : a->at_ns + s->options.anchor_ms * 1000000ull;
+}
+
+/* Between transactions. Returns until when the writer may sleep. */
+static uint64_t chores(struct store *s, struct batch *b)
+{
+	const uint64_t now = store_clock_ns(CLOCK_MONOTONIC);
+	uint64_t next = room_chores(s, now);
+	const uint64_t anchor = anchor_some(s, now);
+	next = anchor < next ? anchor : next;
+	return archive_some(s, b, now) ? now : next;
+}
+
+static void *writer_run(void *arg)
+{
+	struct store *s = arg;
+	struct batch b = {.head = s->disk.head};
+	uint64_t until = store_clock_ns(CLOCK_MONOTONIC), to;
+	store_entry_begin(&s->entry);
+	for (;;) {
+		const bool stop = writer_wait(s, b.at, until, &to);
+		if (stop && to == b.at)
+			break;
+		const bool writes = to != b.at;
+		const int err = writes ? batch_try(s, &b, to) : 0;
+		if (err != 0) {
+			/* What a failed flush left on the disk is unknown: nothing more is written. */
+			atomic_store(&s->failed, err);
+			store_announce(s);
+			break;
+		}
+		atomic_store_explicit(&s->keep_tail, b.keep_at, memory_order_release);
+		atomic_store_explicit(&s->tail, b.at, memory_order_release);
+		atomic_store_explicit(&s->durable, b.step, memory_order_release);
+		atomic_store(&s->waits, false);
+		if (writes)
+			store_announce(s);
+		until = chores(s, &b);
+	}
+	return NULL;
+}
+
+/* The writer takes no signals: they are the loop's. */
+int store_writer_start(struct store *s)
+{
+	sigset_t all, before;
+	pthread_condattr_t attr;
+	pthread_condattr_init(&attr);
+	pthread_condattr_setclock(&attr, CLOCK_MONOTONIC);
+	pthread_mutex_init(&s->mutex, NULL);
+	pthread_cond_init(&s->wake, &attr);
+	pthread_condattr_destroy(&attr);
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	int rc = pthread_create(&s->thread, NULL, writer_run, s);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	if (rc == 0)
+		return 0;
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->mutex);
+	return -ERR_MEMORY;
+}
+
+void store_writer_stop(struct store *s)
+{
+	pthread_mutex_lock(&s->mutex);
+	s->stop = true;
+	pthread_cond_signal(&s->wake);
+	pthread_mutex_unlock(&s->mutex);
+	pthread_join(s->thread, NULL);
+	pthread_cond_destroy(&s->wake);
+	pthread_mutex_destroy(&s->mutex);
+}
