@@ -264,6 +264,7 @@ static const char *retry_of(int code)
 	case ERR_OVERLOADED:
 	case ERR_DRAINING:
 	case ERR_AUDIT_STALLED:
+	case ERR_DEVICE:
 		return "later";
 	case ERR_INTERNAL:
 	case ERR_INTEGRITY:

@@ -22,7 +22,7 @@ struct options {
 	uint64_t kv, isa, act, integrity, log; /* values of their enums */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
 	uint64_t host_memory;    /* bytes of the host slab; 0: none */
-	uint64_t page_tokens, context, threads;
+	uint64_t page_tokens, context, threads, tensor_parallel;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
 	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;

@@ -344,13 +344,18 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 	r->end = turn_token(d, call, s);
 }
 
+static void job_failed(struct daemon *d, const struct engine_job *job)
+{
+	if (job->err == -ERR_INTERNAL)
+		lost_device(d);
+	else if (job->err)
+		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
+}
+
 /* A job without a batch: digests of pages at rest. */
 static void step_idle_done(struct daemon *d, struct engine_job *job)
 {
-	if (job->err) {
-		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
-		d->failed = job->err == -ERR_INTERNAL;
-	}
+	job_failed(d, job);
 	engine_release(d->engine, job);
 	if (!d->job)
 		d->job = engine_job(d->engine);
@@ -367,12 +372,9 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		return;
 	}
 	CHECK(d->in_flight);
+	job_failed(d, job);
 	for (uint32_t i = 0; i < d->entry_count; i++)
 		result_make(d, job, i);
-	if (job->err) {
-		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
-		d->failed = job->err == -ERR_INTERNAL;
-	}
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
 				.now_us = d->now_us,
 				.as.batch = {.batch = job->batch, .measured_us = job->measured_us,

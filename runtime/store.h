@@ -28,6 +28,7 @@ enum store_reason {
 	REASON_ROW,     /* an owner row of the log is damaged, or the page had an owner already */
 	REASON_BEACON,  /* said by a process before it ended; value: as it said */
 	REASON_INVARIANT, /* in a beacon: a broken invariant of the process */
+	REASON_DEVICE,  /* the device is lost; value: ranks, and the one that ended or that number */
 	REASON_COUNT
 };
 

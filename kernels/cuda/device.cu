@@ -537,23 +537,6 @@ static int cuda_page_digest(struct device *d, uint32_t group, uint32_t page, uin
 	return 0;
 }
 
-/* ---- collectives: one rank has the sum, the whole and the first copy already ---- */
-
-static int cuda_collective(struct device *d, enum ops_buffer buffer)
-{
-	return buffer_check(d, buffer, 0, 0);
-}
-
-static int cuda_broadcast(struct device *d, enum ops_buffer buffer, uint32_t rank)
-{
-	return rank >= d->plan.ranks ? -ERR_OUT_OF_RANGE : buffer_check(d, buffer, 0, 0);
-}
-
-static int cuda_barrier(struct device *d)
-{
-	return d->lost ? -ERR_INTERNAL : 0;
-}
-
 static struct ops table_make()
 {
 	struct ops t;
@@ -591,10 +574,6 @@ static struct ops table_make()
 	t.page_read = cuda_page_read;
 	t.page_write = cuda_page_write;
 	t.page_digest = cuda_page_digest;
-	t.all_reduce = cuda_collective;
-	t.all_gather = cuda_collective;
-	t.broadcast = cuda_broadcast;
-	t.barrier = cuda_barrier;
 	return t;
 }
 
