@@ -1,6 +1,6 @@
 /*
- * What a device asks of its fellows when a model is split over several ranks: three calls that every
- * rank makes in the same order with the same sizes. A device gets them with its plan; who the ranks
+ * What a device asks of its fellows when a model is split over several ranks. Every rank makes the
+ * calls in the same order with the same sizes. A device gets them with its plan; who the ranks
  * are (threads, processes, machines) and how bytes travel is for whoever fills this struct. Each
  * returns 0, or -ERR_INTERNAL when a rank is gone: then the device is lost on all of them.
  *
@@ -22,6 +22,8 @@ struct collective {
 	int (*gather)(void *self, const void *mine, size_t bytes, void *all);
 	/* Rank 0's bytes to all. */
 	int (*broadcast)(void *self, void *bytes, size_t count);
+	/* Whether all ranks live: 0, or -ERR_INTERNAL. Alone, at any moment. */
+	int (*alive)(void *self);
 };
 
 #endif

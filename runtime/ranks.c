@@ -277,3 +277,9 @@ int ranks_give_up(struct ranks *r)
 		ranks_lose(r->room, r->rank);
 	return ranks_lost(r, r->rank);
 }
+
+int ranks_alive(void *self)
+{
+	struct ranks *r = self;
+	return ranks_gone(r, true) < 0 ? 0 : -ERR_INTERNAL;
+}

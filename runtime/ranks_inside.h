@@ -40,5 +40,7 @@ int stream_meet(struct ranks *ranks, const struct ranks_place *place, char *reas
 
 /* A rank is gone: noted once, said once. */
 int ranks_lost(struct ranks *ranks, uint32_t rank);
+/* The collective's `alive`. */
+int ranks_alive(void *self);
 
 #endif

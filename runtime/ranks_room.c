@@ -161,7 +161,7 @@ static int room_broadcast(void *self, void *bytes, size_t count)
 
 void room_collective(struct ranks *r)
 {
-	r->collective = (struct collective){r, room_sum, room_gather, room_broadcast};
+	r->collective = (struct collective){r, room_sum, room_gather, room_broadcast, ranks_alive};
 }
 
 int ranks_join(struct ranks_room *room, uint32_t rank, struct ranks **out)

@@ -131,7 +131,8 @@ static int stream_broadcast(void *self, void *bytes, size_t count)
 
 void stream_collective(struct ranks *r)
 {
-	r->collective = (struct collective){r, stream_sum, stream_gather, stream_broadcast};
+	r->collective = (struct collective){r, stream_sum, stream_gather, stream_broadcast,
+					    ranks_alive};
 }
 
 /* ---- meeting ---- */

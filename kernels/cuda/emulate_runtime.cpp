@@ -243,6 +243,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	return keep(enter());
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+	ENTER();
+	put(stream, [function, argument] { function(argument); });
+	return cudaSuccess;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
 	ENTER();
