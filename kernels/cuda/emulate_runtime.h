@@ -87,6 +87,8 @@ void emulate_runtime_machine(const emulate_machine *machine);
 /* The call after `calls` more fails, and from then on every one, as after a lost context. Negative:
    none does; a lost context is forgotten. */
 void emulate_runtime_lose(long calls);
+/* Asked at every call: true loses the context for good. NULL: nobody is asked. */
+void emulate_runtime_lose_when(bool (*asked)());
 /* What was done since it was last asked. */
 struct emulate_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;

@@ -158,8 +158,8 @@ static void project_back(const struct run *r, const float *from, uint32_t column
 		ranks_sum_run(d, d->product, (size_t)r->b->rows * d->plan.width);
 	if (!norm && !split)
 		return;
-	const struct post_args a = {d->block, d->product, norm ? norm->vector : NULL, r->l->epsilon, d->plan.width,
-				    d->buffer[BUFFER_X]};
+	const struct post_args a = {d->block, d->product, norm ? norm->vector : NULL, r->l->epsilon,
+				    d->plan.width, d->buffer[BUFFER_X]};
 	post_launch(&a, r->b->rows, d->step);
 }
 

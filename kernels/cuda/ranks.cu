@@ -331,6 +331,6 @@ void ranks_logits_run(struct device *d, uint32_t samples)
 	a.vocab = p->vocab;
 	a.share = p->vocab_share;
 	gather(d, d->rank_part, a.count * sizeof(float));
-	LAUNCH(ranks_logits, dim3((p->vocab + RANKS_THREADS - 1) / RANKS_THREADS, samples), dim3(RANKS_THREADS), 0,
-	       d->step, a);
+	LAUNCH(ranks_logits, dim3((p->vocab + RANKS_THREADS - 1) / RANKS_THREADS, samples), dim3(RANKS_THREADS),
+	       0, d->step, a);
 }
