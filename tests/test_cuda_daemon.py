@@ -47,10 +47,10 @@ def lost():
     wire = Wire(daemon.endpoint)
     session = wire.open()
     wire.turn(session, GIVEN, max_tokens=3, ignore_end=True)
-    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 200, "ignore_end": True}, ar1.pack(GIVEN),
-                         sess=wire.open())
-    wire.finish(channel, tokens=1)
+    second = wire.open()
     open(gone, "w").close()
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 200, "ignore_end": True}, ar1.pack(GIVEN),
+                         sess=second)
     while True:
         type, at, _, body, _ = wire.receive()
         if at == channel and type == ar1.END:

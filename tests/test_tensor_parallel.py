@@ -130,16 +130,17 @@ def killed_in_a_turn():
     daemon = start(4)
     children = ranks_of(daemon)
     wire = Wire(daemon.endpoint)
+    session = wire.open()
+    os.kill(children[1], signal.SIGSTOP)  # so that the turn is surely in a step
     channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 800, "ignore_end": True}, ar1.pack(GIVEN[0]),
-                         sess=wire.open())
-    reply = wire.finish(channel, tokens=2)
+                         sess=session)
+    time.sleep(0.3)
     os.kill(children[1], signal.SIGKILL)
     while True:
         type, at, _, body, _ = wire.receive()
         if at == channel and type == ar1.END:
             break
     assert body["status"] == "error" and body["err"]["n"] == "device" and body["err"]["r"] == "later", body
-    assert len(reply.ids) >= 2
     assert await_end(daemon) == 1
     gone(children)
     recorded(daemon, 4, 2)
@@ -275,10 +276,12 @@ def launched_daemon():
             time.sleep(0.02)
         wire = Wire(f"ipc://{home}/rpc.sock")
         play(wire)
-        channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 800, "ignore_end": True},
-                             ar1.pack(GIVEN[0]), sess=wire.open()) if busy else None
         if busy:
-            wire.finish(channel, tokens=2)
+            session = wire.open()
+            processes[1].send_signal(signal.SIGSTOP)
+            channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 800, "ignore_end": True},
+                                 ar1.pack(GIVEN[0]), sess=session)
+            time.sleep(0.3)
         processes[1].kill()
         while busy:
             type, at, _, body, _ = wire.receive()
