@@ -32,7 +32,8 @@ static const char *const kinds[STORE_KIND_COUNT] = {
 	"boot", "shutdown", "assign", "share", "free", "quarantine", "session_open", "session_close",
 	"turn_end", "incident", "config", "step_end",
 };
-static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "device"};
+static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower",
+						      "device"};
 static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
 
 static const char *reason_name(const struct store_record *r)

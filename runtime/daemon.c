@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/endpoint.h"
+#include "runtime/events.h"
 #include "runtime/keep.h"
 #include "runtime/loop.h"
 
@@ -23,7 +24,7 @@ static const uint64_t KV_STANDARD_MAX = 4ull << 30; /* a default slab is never l
 
 struct plan {
 	struct forward_needs needs;
-	uint64_t available, kv_bytes, page_count, host_bytes;
+	uint64_t available, kv_bytes;
 };
 
 /* One rule for all lines that say memory: tenths of a MiB, rounded. */
@@ -90,6 +91,7 @@ static void forward_options_fill(const struct daemon *d, struct forward_options 
 	f->threads = (uint32_t)o->threads;
 	f->page_tokens = (uint32_t)o->page_tokens;
 	f->page_count = d->limits.group[0].page_count[PLACE_DEVICE];
+	f->window_pages = d->limits.group[1].page_count[PLACE_DEVICE];
 	f->rows_max = (uint32_t)(o->batch_rows > o->turns ? o->batch_rows : o->turns);
 	f->sequences_max = f->samples_max = (uint32_t)o->turns;
 	f->context = d->limits.context_tokens;
@@ -107,7 +109,6 @@ static void limits_fill(struct daemon *d)
 	l->session_count = (uint32_t)o->sessions;
 	l->turn_count = (uint32_t)(o->turns + o->queue);
 	l->principal_count = (uint32_t)o->principals;
-	l->group_count = 1;
 	l->page_tokens = (uint32_t)o->page_tokens;
 	l->context_tokens = o->context && o->context < model ? (uint32_t)o->context : model;
 	l->batch_rows = (uint32_t)(o->batch_rows > o->turns ? o->batch_rows : o->turns);
@@ -124,6 +125,35 @@ static void limits_fill(struct daemon *d)
 	l->stream_bytes = o->stream_bytes * l->turn_count;
 	l->lease_us_max = o->lease_max_ms * 1000;
 	l->principal_bytes = o->principal_bytes;
+	l->group_count = groups_wanted(d) ? 2 : 1;
+}
+
+/* The pages of each group, on the device and below. */
+static void slabs_fill(struct daemon *d, struct plan *p)
+{
+	struct sched_limits *l = &d->limits;
+	uint64_t pages[2], host[2];
+	l->group[0].page_bytes = p->needs.page_bytes;
+	if (l->group_count > 1) {
+		l->group[1].page_bytes = p->needs.window_page_bytes;
+		l->group[1].window_tokens = d->model->arch.window;
+	}
+	groups_split(d, p->kv_bytes, d->options.turns, pages);
+	groups_split(d, d->options.host_memory, 0, host);
+	/* More than all sessions could ever hold is never touched. */
+	const uint64_t most = (l->context_tokens + l->page_tokens - 1) / l->page_tokens * d->options.sessions;
+	if (pages[0] > most)
+		pages[0] = most;
+	for (uint32_t g = 0; g < l->group_count; g++) {
+		l->group[g].page_count[PLACE_DEVICE] = pages[g] < 1u << 30 ? (uint32_t)pages[g] : 1u << 30;
+		l->group[g].page_count[PLACE_HOST] = host[g] < 1u << 24 ? (uint32_t)host[g] : 1u << 24;
+	}
+	p->kv_bytes = groups_bytes(d, PLACE_DEVICE);
+	/* The disk tier has pages of one group. */
+	const uint64_t disk = l->group_count == 1 ? d->options.disk_bytes / p->needs.page_bytes : 0;
+	l->group[0].page_count[PLACE_DISK] = disk < 1u << 24 ? (uint32_t)disk : 1u << 24;
+	if (l->group_count > 1 && d->options.disk_bytes)
+		log_say(LOG_NOTICE, "--disk-bytes is of no use to a model with windows, unless with --windows keep");
 }
 
 /* Sizes the slab and finds out whether all of it fits. */
@@ -133,6 +163,7 @@ static int plan_make(struct daemon *d, struct plan *p)
 	limits_fill(d);
 	forward_options_fill(d, &f);
 	f.page_count = 1;
+	f.window_pages = d->limits.group_count > 1;
 	const struct ops *ops;
 	uint32_t gpu;
 	char reason[MODEL_REASON_MAX];
@@ -154,24 +185,13 @@ static int plan_make(struct daemon *d, struct plan *p)
 		if (p->kv_bytes > KV_STANDARD_MAX)
 			p->kv_bytes = KV_STANDARD_MAX;
 	}
-	p->page_count = p->kv_bytes / p->needs.page_bytes;
-	/* More than all sessions could ever hold is never touched. */
-	const uint64_t per_session =
-			(d->limits.context_tokens + d->limits.page_tokens - 1) / d->limits.page_tokens;
-	if (p->page_count > per_session * d->options.sessions)
-		p->page_count = per_session * d->options.sessions;
-	if (p->page_count > 1u << 30)
-		p->page_count = 1u << 30;
-	p->kv_bytes = p->page_count * p->needs.page_bytes;
-	if (p->page_count == 0) {
+	slabs_fill(d, p);
+	if (p->kv_bytes == 0) {
 		log_say(LOG_ERROR, "--kv-memory of %llu bytes holds no page; one page has %llu",
-			(unsigned long long)d->options.kv_memory, (unsigned long long)p->needs.page_bytes);
+			(unsigned long long)d->options.kv_memory,
+			(unsigned long long)(p->needs.page_bytes + p->needs.window_page_bytes));
 		return -ERR_OUT_OF_RANGE;
 	}
-	d->limits.group[0].page_bytes = p->needs.page_bytes;
-	d->limits.group[0].page_count[PLACE_DEVICE] = (uint32_t)p->page_count;
-	const uint64_t host = d->options.host_memory / p->needs.page_bytes;
-	d->limits.group[0].page_count[PLACE_HOST] = host < 1u << 24 ? (uint32_t)host : 1u << 24;
 	d->limits.weights_bytes = p->needs.weights_bytes;
 	d->limits.workspace_bytes = p->needs.workspace_bytes;
 	const char *field = "";
@@ -179,7 +199,7 @@ static int plan_make(struct daemon *d, struct plan *p)
 		log_say(LOG_ERROR, "these options cannot be scheduled with: %s is out of range", field);
 		return -ERR_OUT_OF_RANGE;
 	}
-	const uint64_t host_bytes = d->limits.group[0].page_count[PLACE_HOST] * p->needs.page_bytes;
+	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
 	if (p->available && sum > p->available) {
 		log_say(LOG_ERROR,
@@ -195,22 +215,27 @@ static int plan_make(struct daemon *d, struct plan *p)
 static void plan_print(const struct daemon *d, const struct plan *p)
 {
 	static const char *const kvs[] = {"fp8", "int8", "bf16", "f32"};
-	const uint64_t tokens = p->page_count * d->limits.page_tokens;
-	const uint64_t host_bytes = d->limits.group[0].page_count[PLACE_HOST] * p->needs.page_bytes;
+	const struct sched_group *group = d->limits.group;
+	const uint64_t pages = group[0].page_count[PLACE_DEVICE], tokens = pages * d->limits.page_tokens;
+	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
 	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
+	const uint64_t disk_bytes = d->limits.group[0].page_count[PLACE_DISK] * p->needs.page_bytes;
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
 		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
-			   "\"kv\": \"%s\", \"host_bytes\": %llu, "
+			   "\"kv\": \"%s\", \"host_bytes\": %llu, \"disk_bytes\": %llu, "
 			   "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": "
 			   "%llu, \"context\": %u, "
+			   "\"window_tokens\": %u, \"window_page_bytes\": %llu, \"window_pages\": %u, "
 			   "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
 				(unsigned long long)p->needs.weights_bytes,
 				(unsigned long long)p->needs.workspace_bytes, (unsigned long long)p->kv_bytes,
-				kvs[d->options.kv], (unsigned long long)host_bytes,
+				kvs[d->options.kv], (unsigned long long)host_bytes, (unsigned long long)disk_bytes,
 				(unsigned long long)p->needs.page_bytes,
-				d->limits.page_tokens, (unsigned long long)p->page_count,
+				d->limits.page_tokens, (unsigned long long)pages,
 				(unsigned long long)tokens, d->limits.context_tokens,
+				group[1].window_tokens, (unsigned long long)group[1].page_bytes,
+				group[1].page_count[PLACE_DEVICE],
 				(unsigned long long)p->available, (unsigned long long)head);
 		return;
 	}
@@ -219,10 +244,19 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	printf("weights    %9.1f MiB\n", mib(p->needs.weights_bytes));
 	printf("workspace  %9.1f MiB\n", mib(p->needs.workspace_bytes));
 	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
-	       kvs[d->options.kv], mib(p->kv_bytes), (unsigned long long)p->page_count,
-	       d->limits.page_tokens, (unsigned long long)tokens, (double)tokens / d->limits.context_tokens);
+	       kvs[d->options.kv], mib(p->kv_bytes), (unsigned long long)pages,
+	       d->limits.page_tokens, (unsigned long long)tokens, groups_contexts(d, d->limits.context_tokens));
+	if (d->limits.group_count > 1)
+		printf("  of these   %9.1f MiB: %u pages for layers that see the last %u tokens; "
+		       "%.1f contexts of %llu\n",
+		       mib(group[1].page_count[PLACE_DEVICE] * group[1].page_bytes),
+		       group[1].page_count[PLACE_DEVICE], group[1].window_tokens,
+		       groups_contexts(d, groups_context(d)), (unsigned long long)groups_context(d));
 	if (host_bytes)
 		printf("host       %9.1f MiB for pages that gave way\n", mib(host_bytes));
+	if (disk_bytes)
+		printf("disk       %9.1f MiB in %s/pages\n", mib(disk_bytes),
+		       d->options.disk_dir[0] ? d->options.disk_dir : d->options.state);
 	printf("head-room  %9.1f MiB of %.1f available\n", mib(head), mib(p->available));
 }
 
@@ -323,8 +357,8 @@ static int device_open(struct daemon *d)
 		return code;
 	}
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
-	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	return engine_open(d->forward, pages + 1, pages, d->limits.group[0].page_count[PLACE_HOST], &d->engine);
+	const uint32_t pages = pages_count(d, PLACE_DEVICE);
+	return engine_open(d->forward, pages + 1, pages, pages_count(d, PLACE_HOST) + LOWER_STAGES, &d->engine);
 }
 
 static int tables_open(struct daemon *d)
@@ -346,6 +380,8 @@ static int tables_open(struct daemon *d)
 	TRY(peers_open(d));
 	TRY(calls_open(d));
 	TRY(sessions_open(d));
+	TRY(events_open(d));
+	TRY(kv_open(d));
 	return step_open(d);
 }
 
@@ -365,12 +401,14 @@ static int signals_open(struct daemon *d)
 	return d->signals < 0 ? -ERR_IO : 0;
 }
 
-static void descriptors_raise(void)
+/* For the connections that are remembered, the library's own, and files. */
+static void descriptors_raise(uint64_t peers)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return;
-	const rlim_t wanted = limit.rlim_max < FD_WANTED ? limit.rlim_max : FD_WANTED;
+	const rlim_t all = FD_WANTED + 2 * peers;
+	const rlim_t wanted = limit.rlim_max < all ? limit.rlim_max : all;
 	if (limit.rlim_cur < wanted) {
 		limit.rlim_cur = wanted;
 		setrlimit(RLIMIT_NOFILE, &limit);
@@ -435,34 +473,37 @@ static int daemon_open(struct daemon *d)
 	TRY(signals_open(d));
 	TRY(inject_open(d));
 	TRY(ranks_open(d));
-	descriptors_raise();
+	descriptors_raise(d->options.peers);
 	TRY(tenants_read(d->options.tenants, &d->tenants));
 	TRY(endpoint_lock(d));
 	TRY(store_start(d));
 	last_word_store = d->store;
 	signal(SIGABRT, last_word);
 	TRY(device_open(d));
+	TRY(lower_disk_open(d));
 	TRY(tables_open(d));
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
 	TRY(endpoint_open(d));
+	TRY(outlets_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
 			d->model->title, d->options.listen, ops->device_isa(forward_device(d->forward)),
 			ops->device_threads(forward_device(d->forward)),
-			mib(d->limits.group[0].page_bytes * d->limits.group[0].page_count[PLACE_DEVICE]),
-			d->limits.group[0].page_count[PLACE_DEVICE]);
+			mib(groups_bytes(d, PLACE_DEVICE)), pages_count(d, PLACE_DEVICE));
 	return 0;
 }
 
 static void daemon_close(struct daemon *d)
 {
+	outlets_close(d);
 	endpoint_close(d);
 	if (d->engine)
 		engine_close(&d->engine); /* closes the forward pass with it */
 	else if (d->forward)
 		forward_close(&d->forward);
+	lower_disk_close(d);
 	ranks_close(&d->ranks);
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
@@ -470,6 +511,8 @@ static void daemon_close(struct daemon *d)
 	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
+	events_close(d);
+	kv_close(d);
 	keep_close(d);
 	if (d->streams >= 0)
 		close(d->streams);
@@ -526,6 +569,7 @@ int daemon_inside_open(struct daemon *d, const struct options *options)
 	TRY(daemon_begin(d, options, &plan));
 	TRY(store_start(d));
 	TRY(device_open(d));
+	TRY(lower_disk_open(d));
 	TRY(tables_open(d));
 	TRY(keep_open(d));
 	return keep_restore(d);

@@ -25,7 +25,8 @@
 #include "runtime/tenant.h"
 #include "sched/sched.h"
 
-enum { NONE = 0xffffffffu, ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
+enum { NONE = 0xffffffffu, PRINCIPAL_MIXED = 0xfffffffeu };
+enum { ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
 
 struct principal {
 	char name[NAME_MAX_BYTES]; /* "uid:1000", "TENANT/NAME", "TENANT/NAME/ACT_AS"; empty: free */
@@ -91,8 +92,10 @@ struct session {
 	uint32_t history;          /* tokens in `token` */
 	uint32_t call;             /* the running call, or NONE */
 	uint32_t mark_count;
-	uint32_t *token;           /* context of them */
-	struct turn_mark *mark;    /* options.session_turns of them */
+	uint32_t *token;           /* context of them, or as many as there are, while it rests */
+	struct turn_mark *mark;    /* options.session_turns of them, or so */
+	uint32_t *far_token;       /* the room for all of them */
+	struct turn_mark *far_mark;
 	struct template_state state;
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
@@ -133,6 +136,7 @@ struct call {
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
 	uint64_t poked_batch;
+	bool queue_told;        /* that it waits is told once */
 	bool poked;             /* a fault was made on purpose in its turn: at most one */
 	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
@@ -219,6 +223,8 @@ struct stats {
 	struct histogram first_token, next_token, queue;
 };
 
+struct lower_disk;
+
 struct daemon {
 	struct options options;
 	struct model *model;
@@ -238,6 +244,10 @@ struct daemon {
 	void *zmq, *zap;
 	struct door door[DOORS_MAX];
 	uint32_t door_count;
+	struct outlet *outlet; /* sockets of events: outlet.h */
+	uint32_t outlet_count;
+	struct event_log *events;
+	struct kv *kv;         /* NULL: nobody asked for events of blocks */
 	struct tenants tenants, tenants_fresh;
 	int epoll, signals;
 	uint8_t boot[16];
@@ -257,6 +267,7 @@ struct daemon {
 	struct owed *owed;       /* ring of OWED_MAX */
 	uint32_t owed_first, owed_count;
 	struct session *sessions;
+	uint8_t *near;           /* short histories of sessions that rest */
 	struct call *calls;
 	struct idem *idem;
 	uint32_t idem_count, idem_next;
@@ -269,13 +280,15 @@ struct daemon {
 		int err;
 	} *copied;
 	uint32_t copied_first, copied_count;
-	uint32_t *page_principal; /* per page: who had it last, to know what must be cleared */
+	struct lower_disk *disk; /* NULL: there is no disk tier */
+	bool disk_refused;      /* there should be one, and its file could not be used */
+	uint32_t *page_principal; /* per page, by pages_number: who had it last, to know what must be cleared */
 
 	struct wire_limits wire;
 	struct wire_call message; /* the CALL in hand */
 	struct rendering rendering;
 	uint32_t *ids;          /* context + 1 of room */
-	struct page_ref *refs;  /* pages of one session */
+	struct page_ref *refs;  /* pages of one session, group after group */
 	uint8_t *out;           /* room for one outgoing body */
 	size_t out_max;
 	uint32_t *mask;         /* vocab bits */
@@ -287,9 +300,9 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
-	/* Takes every message in the socket's place: the self-test's. */
-	int (*sink)(struct daemon *d, uint8_t type, uint64_t channel, const void *body, size_t length,
-		    const void *blob, size_t blob_length);
+	/* Takes every message in the socket's place: the self-test's. Returns what peer_send does. */
+	int (*sink)(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		    size_t length, const void *blob, size_t blob_length);
 	uint8_t *scratch;       /* for what is kept */
 	int streams;            /* the file of what was sent */
 	bool restore_other;     /* what is restored was made with another model or plan */
@@ -297,7 +310,7 @@ struct daemon {
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
 	uint32_t forgotten_next;
 	struct inject inject;
-	struct page_sum *sums;  /* per page */
+	struct page_sum *sums;  /* per page, by pages_number */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
 	uint32_t scrub_page;
 	uint64_t scrub_next_us, scrub_began_us;
@@ -351,6 +364,7 @@ void call_free(struct daemon *d, uint32_t call);
 void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
+void memory_release(void *at, size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
 void call_idem_forget(struct daemon *d, uint32_t call);
 /* 0: a new key; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
@@ -405,6 +419,17 @@ void session_drop(struct daemon *d, uint32_t session);
 /* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
 uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
+/* session_rest.c */
+int session_rest_open(struct daemon *d);
+void session_rest_close(struct daemon *d);
+/* Nothing of it runs: a short history needs no pages of its own. Its tokens may be read, and cut. */
+void session_rest(struct daemon *d, uint32_t session);
+/* Before anything is appended. */
+void session_wake(struct session *s);
+/* What was touched of the room for all goes back. */
+void session_far_release(struct daemon *d, struct session *s);
+/* The form of another session with the same tools; NULL: none. */
+struct held_form *session_form_same(const struct daemon *d, const struct wire_args *a);
 /* Cuts the history and what goes with it to `tokens`, which lies within it. */
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
 /* Cuts to `tokens` here and in the scheduler; the session has no running call. */
@@ -467,12 +492,47 @@ void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 /* Fills the sample of a turn's last row. */
 void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
 
-/* lower.c: pages of the host slab. */
+/* lower.c: pages of the host slab, and what copies have in common. */
 int lower_open(struct daemon *d);
 void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);
+void lower_done(struct daemon *d, uint64_t copy, int err); /* err: an enum err, or 0 */
 void lower_tell(struct daemon *d);
+
+enum { LOWER_STAGES = 64 }; /* copies that the disk tier may have with the engine at once */
+/* lower_disk.c: copies to and from the disk tier. Without one all of them do nothing. */
+void lower_disk_copy(struct daemon *d, const struct effect *e);
+void lower_disk_pump(struct daemon *d);
+void lower_disk_took(struct daemon *d, uint32_t stage, int err);
+/* Takes what the disk has done. Returns when to be called next at the latest. */
+uint64_t lower_disk_tick(struct daemon *d);
+int lower_disk_fd(const struct daemon *d); /* -1: there is none */
+struct lower_figures {
+	uint64_t puts, gets, lost, bad_slots, read_bytes_s, stalled;
+};
+struct lower_figures lower_figures(const struct daemon *d);
+/* Pages of the disk lost their last owner. */
+void lower_free(struct daemon *d, const struct effect *e);
+/* The session's history was cut; the session is gone, and nothing of it stays in the file. */
+void lower_history_cut(struct daemon *d, uint32_t session, uint32_t tokens);
+void lower_forget(struct daemon *d, uint32_t session);
+
+/* lower_found.c: the disk tier from one process to the next. */
+/* Opens the file, before the scheduler's limits are final: without it there is no disk to schedule. */
+int lower_disk_open(struct daemon *d);
+int lower_disk_scan(struct daemon *d); /* before the first session is restored */
+void lower_disk_close(struct daemon *d);
+/* The session restored before that has most full pages of the tier in common with this one: so many
+   tokens. NONE. */
+uint32_t lower_donor(struct daemon *d, uint32_t session, uint32_t *tokens);
+/* Gives a session that the scheduler knows, and that rests, what more of it is in the file. */
+void lower_adopt(struct daemon *d, uint32_t session);
+void lower_found(struct daemon *d, const struct effect *e);
+/* All sessions are restored: what is nobody's is emptied. */
+void lower_adopted(struct daemon *d);
+/* At the end: sessions at rest are written down. True when done, or when the time for it is over. */
+bool lower_park(struct daemon *d);
 
 /* turn_bias.c: biases, and what DRY takes off. */
 void turn_bias(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
@@ -488,6 +548,8 @@ struct form *turn_form(const struct daemon *d, const struct call *c);
 
 /* step.c */
 int step_open(struct daemon *d);
+/* Why pages were given up, as it is told: enum lost_why. */
+const char *step_lost_name(uint32_t why);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
 void step_batch_done(struct daemon *d, struct engine_job *job);
@@ -516,15 +578,31 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		 const uint8_t *blob, size_t blob_length);
 
 /* digest.c */
+/* groups.c: layers with a window have pages of their own. */
+bool groups_wanted(const struct daemon *d); /* by the model, the options and the limits */
+/* Divides bytes between the groups, for contexts of groups_context tokens of which `turns` run. */
+void groups_split(const struct daemon *d, uint64_t bytes, uint64_t turns, uint64_t pages[2]);
+uint64_t groups_context(const struct daemon *d);
+double groups_contexts(const struct daemon *d, uint64_t tokens); /* of so many, on the device */
+uint64_t groups_bytes(const struct daemon *d, enum place place);
+/* The pages of all groups as one row of numbers: those of group 0 first. The last is the way back: the
+   group, and in *number its page. */
+uint32_t pages_count(const struct daemon *d, enum place place);
+uint32_t pages_number(const struct daemon *d, enum place place, uint32_t group, uint32_t page);
+uint32_t pages_group(const struct daemon *d, enum place place, uint32_t *number);
+
 int digests_open(struct daemon *d);
-/* The digests that an entry of the batch asks for; its pages are in d->refs. resumes: its turn begins. */
-void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes);
+/* The digests that an entry of the batch asks for, of one group: its pages are in refs, the first is the
+   session's `first`. resumes: its turn begins. */
+void digests_entry(struct daemon *d, const struct batch_entry *e, uint32_t group, uint32_t first,
+		   const struct page_ref *refs, bool resumes);
 void digests_take(struct daemon *d, const struct engine_job *job);
 /* A page that was found to be another under that tag. */
-bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag);
+bool digest_bad(const struct daemon *d, uint32_t group, uint32_t page, uint64_t tag);
 /* Pages at rest are compared, a few. Returns when to be called next. */
 uint64_t digests_scrub(struct daemon *d);
-/* The faults of --inject on an entry, whose pages are in d->refs. */
+/* The faults of --inject on an entry, whose pages are in d->refs: those of group 0 from refs[0] on, all
+   of them, then those of group 1, the first of which is the session's `first`. */
 void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
 		  bool resumes, uint64_t batch);
 

@@ -20,36 +20,43 @@ enum {
 
 int digests_open(struct daemon *d)
 {
-	d->sums = calloc(d->limits.group[0].page_count[PLACE_DEVICE], sizeof *d->sums);
+	d->sums = calloc(pages_count(d, PLACE_DEVICE), sizeof *d->sums);
 	return d->sums ? 0 : -ERR_MEMORY;
 }
 
-static void digest_ask(struct engine_job *job, struct page_sum *sum, const struct page_ref *ref, bool compare)
+static void digest_ask(struct engine_job *job, struct page_sum *sum, uint32_t group,
+		       const struct page_ref *ref, bool compare)
 {
 	if (job->digest_count == job->digest_max || sum->asked == ref->tag)
 		return;
 	sum->asked = ref->tag;
 	struct engine_digest *g = &job->digest[job->digest_count++];
-	*g = (struct engine_digest){.page = ref->page, .tag = ref->tag};
+	*g = (struct engine_digest){.group = group, .page = ref->page, .tag = ref->tag};
 	if (compare) {
 		g->want[0] = sum->digest[0];
 		g->want[1] = sum->digest[1];
 	}
 }
 
-void digests_entry(struct daemon *d, const struct batch_entry *e, bool resumes)
+static struct page_sum *sum_of(const struct daemon *d, uint32_t group, uint32_t page)
+{
+	return &d->sums[pages_number(d, PLACE_DEVICE, group, page)];
+}
+
+void digests_entry(struct daemon *d, const struct batch_entry *e, uint32_t group, uint32_t first,
+		   const struct page_ref *refs, bool resumes)
 {
 	const uint32_t span = d->limits.page_tokens, full = e->position_first / span;
 	uint32_t made = 0;
 	if (d->options.digest == DIGEST_OFF || d->options.integrity == INTEGRITY_OFF)
 		return;
-	for (uint32_t p = 0; p < full; p++) {
-		struct page_sum *sum = &d->sums[d->refs[p].page];
-		if (sum->tag == d->refs[p].tag) {
+	for (uint32_t p = 0; first + p < full; p++) {
+		struct page_sum *sum = sum_of(d, group, refs[p].page);
+		if (sum->tag == refs[p].tag) {
 			if (resumes)
-				digest_ask(d->job, sum, &d->refs[p], true);
+				digest_ask(d->job, sum, group, &refs[p], true);
 		} else if (made++ < MADE_PER_ENTRY + e->row_count / span) {
-			digest_ask(d->job, sum, &d->refs[p], false);
+			digest_ask(d->job, sum, group, &refs[p], false);
 		}
 	}
 }
@@ -58,7 +65,7 @@ void digests_take(struct daemon *d, const struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->digest_count; i++) {
 		const struct engine_digest *g = &job->digest[i];
-		struct page_sum *sum = &d->sums[g->page];
+		struct page_sum *sum = sum_of(d, g->group, g->page);
 		if (sum->asked == g->tag)
 			sum->asked = 0;
 		if (job->err)
@@ -70,24 +77,26 @@ void digests_take(struct daemon *d, const struct engine_job *job)
 		} else if (g->state == DIGEST_OTHER) {
 			sum->bad = g->tag;
 			if (job->batch == 0)
-				step_incident(d, &(struct ops_fault){.page = g->page}, REASON_DIGEST, NONE);
+				step_incident(d, &(struct ops_fault){.page = g->page, .group = g->group},
+					      REASON_DIGEST, NONE);
 		}
 	}
 	d->scrubbing = d->scrubbing && (job->batch != 0 || job->digest_count == 0);
 }
 
-bool digest_bad(const struct daemon *d, uint32_t page, uint64_t tag)
+bool digest_bad(const struct daemon *d, uint32_t group, uint32_t page, uint64_t tag)
 {
-	return d->sums[page].bad == tag && tag != 0;
+	return sum_of(d, group, page)->bad == tag && tag != 0;
 }
 
 /* Faults on purpose: see inject_entry below. */
 
-static void poke(struct daemon *d, uint32_t kind, uint32_t page, uint64_t value)
+static void poke(struct daemon *d, uint32_t kind, uint32_t group, uint32_t page, uint64_t value)
 {
 	struct engine_job *job = d->job;
 	if (job->poke_count < ENGINE_POKES)
-		job->poke[job->poke_count++] = (struct engine_poke){.kind = kind, .page = page, .value = value};
+		job->poke[job->poke_count++] = (struct engine_poke){.kind = kind, .group = group, .page = page,
+								    .value = value};
 }
 
 static void told(enum inject_kind kind, uint32_t page)
@@ -96,12 +105,13 @@ static void told(enum inject_kind kind, uint32_t page)
 }
 
 /* A page of a session at rest that can be compared, or has no digest yet. */
-static bool scrub_wants(const struct daemon *d, uint32_t page, struct page_ref *ref, bool *compare)
+static bool scrub_wants(const struct daemon *d, uint32_t group, uint32_t page, struct page_ref *ref,
+			bool *compare)
 {
 	struct page_view v;
 	struct session_view owner;
-	const struct page_sum *sum = &d->sums[page];
-	if (sched_page(d->sched, 0, page, &v) != 0 || (v.state != PAGE_OWNED && v.state != PAGE_SHARED) ||
+	const struct page_sum *sum = sum_of(d, group, page);
+	if (sched_page(d->sched, group, page, &v) != 0 || (v.state != PAGE_OWNED && v.state != PAGE_SHARED) ||
 	    sum->bad == v.tag)
 		return false;
 	if (v.session != SCHED_NONE &&
@@ -115,8 +125,8 @@ static bool scrub_wants(const struct daemon *d, uint32_t page, struct page_ref *
 
 uint64_t digests_scrub(struct daemon *d)
 {
-	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	const uint64_t page_us = d->limits.group[0].page_bytes * 1000000 / (d->options.scrub_bytes + 1) + 1;
+	const uint32_t pages = pages_count(d, PLACE_DEVICE);
+	uint64_t us = 0;
 	if (d->options.digest != DIGEST_SCRUB || d->options.integrity == INTEGRITY_OFF || d->scrubbing)
 		return UINT64_MAX;
 	/* Where the device has work the batches make and compare; nothing waits for this. */
@@ -129,16 +139,21 @@ uint64_t digests_scrub(struct daemon *d)
 	     looks++, d->scrub_page++) {
 		struct page_ref ref;
 		bool compare;
-		if (!scrub_wants(d, d->scrub_page, &ref, &compare))
+		uint32_t page = d->scrub_page;
+		const uint32_t group = pages_group(d, PLACE_DEVICE, &page);
+		const uint64_t bytes = d->limits.group[group].page_bytes;
+		if (!scrub_wants(d, group, page, &ref, &compare))
 			continue;
-		digest_ask(d->job, &d->sums[ref.page], &ref, compare);
+		us += bytes * 1000000 / (d->options.scrub_bytes + 1) + 1;
+		digest_ask(d->job, sum_of(d, group, page), group, &ref, compare);
 		if (compare && inject_now(&d->inject, INJECT_BITS_IDLE)) {
-			poke(d, POKE_BIT, ref.page, inject_random(&d->inject, d->limits.group[0].page_bytes * 8));
+			poke(d, POKE_BIT, group, ref.page, inject_random(&d->inject, bytes * 8));
 			told(INJECT_BITS_IDLE, ref.page);
 		}
 	}
 	const uint32_t asked = d->job->digest_count;
-	d->scrub_next_us = d->now_us + (asked + 1) * page_us;
+	us += d->limits.group[0].page_bytes * 1000000 / (d->options.scrub_bytes + 1) + 1;
+	d->scrub_next_us = d->now_us + us;
 	if (d->scrub_page == pages) {
 		d->scrub_page = 0;
 		if (d->scrub_next_us < d->scrub_began_us + d->options.scrub_ms * 1000)
@@ -160,36 +175,43 @@ void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e,
 	const uint32_t full = e->position_first / d->limits.page_tokens;
 	if (!n->on || c->poked)
 		return;
-	struct page_ref *at = &d->refs[inject_random(n, pages)];
-	const struct page_ref *idle = resumes && full ? &d->refs[inject_random(n, full)] : NULL;
+	/* All refs of the entry: the first `pages` are of group 0; the others of a group with a window. */
+	const uint32_t first = d->limits.group_count > 1 ? sched_page_first(d->sched, e->session, 1) : 0;
+	const uint32_t all = d->limits.group_count > 1 ? 2 * pages - first : pages;
+	const uint32_t which = (uint32_t)inject_random(n, all), group = which >= pages;
+	struct page_ref *const own = d->refs + (group ? pages : 0), *at = &d->refs[which];
+	const uint32_t owns = group ? pages - first : pages;
+	const uint32_t whole = !group ? full : full > first ? full - first : 0;
+	const struct page_ref *idle = resumes && whole ? &own[inject_random(n, whole)] : NULL;
+	const uint64_t bits = d->limits.group[group].page_bytes * 8;
 	c->poked = true;
 	c->poked_batch = batch;
 	if (inject_now(n, INJECT_TAG_DEVICE)) {
-		poke(d, POKE_TAG, at->page, 1ull << inject_random(n, 64));
+		poke(d, POKE_TAG, group, at->page, 1ull << inject_random(n, 64));
 		told(INJECT_TAG_DEVICE, at->page);
 	} else if (inject_now(n, INJECT_DOUBLE)) {
-		poke(d, POKE_GIVE, at->page, 1ull << GIVEN_TAG_BIT | ++n->random);
+		poke(d, POKE_GIVE, group, at->page, 1ull << GIVEN_TAG_BIT | ++n->random);
 		told(INJECT_DOUBLE, at->page);
 	} else if (inject_now(n, INJECT_EARLY)) {
-		poke(d, POKE_TAKE, at->page, 1ull << GIVEN_TAG_BIT | ++n->random);
+		poke(d, POKE_TAKE, group, at->page, 1ull << GIVEN_TAG_BIT | ++n->random);
 		told(INJECT_EARLY, at->page);
 	} else if (inject_now(n, INJECT_TAG_TABLE)) {
 		told(INJECT_TAG_TABLE, at->page);
 		at->tag ^= 1ull << inject_random(n, 64);
-	} else if (pages > 1 && inject_now(n, INJECT_SWAP)) {
-		const uint32_t i = (uint32_t)(at - d->refs), page = at->page;
-		struct page_ref *other = &d->refs[(i + 1 + inject_random(n, pages - 1)) % pages];
+	} else if (owns > 1 && inject_now(n, INJECT_SWAP)) {
+		const uint32_t i = (uint32_t)(at - own), page = at->page;
+		struct page_ref *other = &own[(i + 1 + inject_random(n, owns - 1)) % owns];
 		told(INJECT_SWAP, page);
 		at->page = other->page;
 		other->page = page;
-	} else if (idle && d->options.digest != DIGEST_OFF && d->sums[idle->page].tag == idle->tag &&
-		   d->sums[idle->page].asked == idle->tag && inject_now(n, INJECT_BITS_IDLE)) {
+	} else if (idle && d->options.digest != DIGEST_OFF && sum_of(d, group, idle->page)->tag == idle->tag &&
+		   sum_of(d, group, idle->page)->asked == idle->tag && inject_now(n, INJECT_BITS_IDLE)) {
 		/* The last of them have no digest yet: those are not at rest. */
-		poke(d, POKE_BIT, idle->page, inject_random(n, d->limits.group[0].page_bytes * 8));
+		poke(d, POKE_BIT, group, idle->page, inject_random(n, bits));
 		told(INJECT_BITS_IDLE, idle->page);
 	} else {
 		c->poked = false;
 		if (!resumes && inject_now(n, INJECT_BITS_LIVE))
-			poke(d, POKE_BIT, at->page, inject_random(n, d->limits.group[0].page_bytes * 8));
+			poke(d, POKE_BIT, group, at->page, inject_random(n, bits));
 	}
 }

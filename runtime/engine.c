@@ -135,14 +135,14 @@ static int engine_copy(struct engine *engine, const struct engine_copy *c)
 	uint64_t digest[2];
 	if (!c->up) {
 		c->sum->tokens = c->tokens;
-		TRY(ops->page_digest(device, 0, c->page, c->tokens, c->sum->digest));
-		return ops->page_read(device, 0, c->page, c->bytes);
+		TRY(ops->page_digest(device, c->group, c->page, c->tokens, c->sum->digest));
+		return c->skip ? 0 : ops->page_read(device, c->group, c->page, c->bytes);
 	}
-	TRY(ops->page_write(device, 0, c->page, c->bytes));
-	TRY(ops->page_digest(device, 0, c->page, c->sum->tokens, digest));
+	TRY(ops->page_write(device, c->group, c->page, c->bytes));
+	TRY(ops->page_digest(device, c->group, c->page, c->sum->tokens, digest));
 	if (digest[0] != c->sum->digest[0] || digest[1] != c->sum->digest[1])
 		return -ERR_INTEGRITY;
-	return ops->page_tags_set(device, 0, c->page, 1, c->tag);
+	return ops->page_tags_set(device, c->group, c->page, 1, c->tag);
 }
 
 static int engine_compute(struct engine *engine, struct engine_job *job)

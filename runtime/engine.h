@@ -40,7 +40,9 @@ struct engine_sum {
 };
 struct engine_copy {
 	uint64_t copy, tag;      /* the scheduler's number; up: the page's new tag */
-	uint32_t page, up, tokens;
+	uint32_t group, page, up, tokens;
+	uint32_t stage;          /* the loop's own: what the bytes are of */
+	uint32_t skip;           /* 1: nothing is moved, on purpose */
 	int err;                 /* the result: an enum err, or 0 */
 	struct engine_sum *sum;  /* beside the bytes; both the engine's until the job is done */
 	uint8_t *bytes;

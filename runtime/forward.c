@@ -83,6 +83,20 @@ static uint32_t rank_threads(const struct forward_options *options)
 	return each ? each : 1;
 }
 
+static uint32_t window_layers(const struct arch *arch)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < arch->layers; i++)
+		count += weights_window(arch, i) > 0;
+	return count;
+}
+
+bool forward_windowed(const struct model *model)
+{
+	const uint32_t count = window_layers(&model->arch);
+	return count > 0 && count < model->arch.layers;
+}
+
 /* -ERR_OUT_OF_RANGE for what the model cannot do. split: NULL for one rank. */
 static int forward_plan_make(const struct model *model, const struct forward_options *options,
 			     const struct split *split, struct device_plan *plan, char *reason)
@@ -101,7 +115,14 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 			 options->page_tokens);
 		return -ERR_OUT_OF_RANGE;
 	}
-	const uint32_t pages = least((context - 1) / options->page_tokens + 2, options->page_count);
+	const uint32_t most = (context - 1) / options->page_tokens + 2;
+	const uint32_t pages = least(most, options->page_count) + least(most, options->window_pages);
+	const uint32_t windows = options->window_pages ? window_layers(arch) : 0;
+	if (options->window_pages && (windows == 0 || windows == arch->layers)) {
+		snprintf(reason, MODEL_REASON_MAX, "not some of its layers have a window, but %s",
+			 windows ? "all" : "none");
+		return -ERR_OUT_OF_RANGE;
+	}
 	/* A sampled row may bring a mask, the counts of every token so far, and biases. */
 	const uint64_t extra = ((uint64_t)arch->vocab + 63) / 64 * 8 +
 			       8 * (uint64_t)least(context, arch->vocab) + 8 * FORWARD_BIAS_MAX;
@@ -119,8 +140,9 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		.kv_heads = split ? split->kv_own * split->ranks : arch->kv_heads,
 		.head = arch->head, .ff = arch->ff, .vocab = arch->vocab,
 		.page_tokens = options->page_tokens,
-		.group_count = 1,
-		.group[0] = {.layers = arch->layers, .page_count = options->page_count},
+		.group_count = windows ? 2 : 1,
+		.group[0] = {.layers = arch->layers - windows, .page_count = options->page_count},
+		.group[1] = {.layers = windows, .page_count = options->window_pages},
 		.rows_max = options->rows_max,
 		.sequences_max = options->sequences_max,
 		.samples_max = options->samples_max,
@@ -186,8 +208,11 @@ int forward_needs(const struct model *model, const struct forward_options *optio
 		return -ERR_BAD_FILE;
 	out->workspace_bytes = needs.workspace_bytes;
 	out->slab_bytes = options->page_count ? needs.slab_bytes : 0;
-	out->page_bytes = ops_page_bytes(options->kv, arch->layers, plan.kv_heads, arch->head,
+	out->page_bytes = ops_page_bytes(options->kv, plan.group[0].layers, plan.kv_heads, arch->head,
 					 options->page_tokens);
+	out->window_page_bytes = plan.group_count > 1
+		? ops_page_bytes(options->kv, plan.group[1].layers, plan.kv_heads, arch->head,
+				 options->page_tokens) : 0;
 	return 0;
 }
 
@@ -197,13 +222,16 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 	const uint32_t facts[] = {FORWARD_LAYOUT, forward->plan.kv,
 				  forward->ops->device_act(forward->device),
 				  forward->plan.page_tokens};
+	const uint32_t windows = forward->plan.group[1].layers;
 	crypto_generichash_state state;
 	crypto_generichash_init(&state, NULL, 0, sizeof forward->plan_hash);
 	crypto_generichash_update(&state, (const uint8_t *)facts, sizeof facts);
 	/* A page of several ranks is another thing, and so are its sums. */
+	const uint32_t many[] = {UINT32_MAX, forward->plan.ranks};
 	if (forward->plan.ranks > 1)
-		crypto_generichash_update(&state, (const uint8_t *)&forward->plan.ranks,
-					  sizeof forward->plan.ranks);
+		crypto_generichash_update(&state, (const uint8_t *)many, sizeof many);
+	if (windows)
+		crypto_generichash_update(&state, (const uint8_t *)&windows, sizeof windows);
 	if (smooth)
 		crypto_generichash_update(&state, (const uint8_t *)smooth, count * sizeof *smooth);
 	crypto_generichash_final(&state, forward->plan_hash, sizeof forward->plan_hash);
@@ -258,6 +286,8 @@ static int forward_load(struct forward *f, const struct forward_options *options
 	if (err == 0)
 		err = weights_open(f->model, split, f->ops, f->device, options->progress,
 				   options->progress_arg, &f->weights, reason);
+	if (err == 0 && f->plan.group_count > 1)
+		weights_group(&f->weights);
 	if (split)
 		split_side(split, SIDE_KEY, count, &first, &own);
 	for (uint32_t i = 0; err == 0 && smooth && i < arch->layers; i++)
@@ -273,10 +303,11 @@ static int ranks_meet(struct forward *f, int err, char *reason)
 {
 	struct {
 		uint8_t model[32];
-		uint32_t facts[12];
+		uint32_t facts[13];
 	} same = {.facts = {f->plan.kv, f->plan.act, f->plan.page_tokens, f->plan.group[0].page_count,
 			    f->plan.rows_max, f->plan.sequences_max, f->plan.samples_max, f->plan.context,
-			    f->plan.pages_max, f->integrity, f->ops != ops_cpu(), f->plan.extra_bytes_max}};
+			    f->plan.pages_max, f->integrity, f->ops != ops_cpu(), f->plan.extra_bytes_max,
+			    f->plan.group[1].page_count}};
 	memcpy(same.model, f->model->hash, sizeof same.model);
 	TRY(ranks_agree(f->ranks, err, reason, MODEL_REASON_MAX));
 	TRY(ranks_same(f->ranks, same.model, sizeof same.model, "model file", reason, MODEL_REASON_MAX));

@@ -22,7 +22,10 @@ struct forward_options {
 	enum integrity integrity;
 	uint32_t threads;     /* 0: all cores */
 	uint32_t page_tokens; /* default 16 */
-	uint32_t page_count;  /* of the slab, one group */
+	uint32_t page_count;  /* of the slab */
+	/* 0: one group of pages, of all layers. Else window layers have pages of their own, group 1, and
+	   so many of them; for models of which forward_windowed is true. */
+	uint32_t window_pages;
 	uint32_t rows_max, sequences_max, samples_max; /* of one step */
 	uint32_t context;     /* at most the model's; 0: the model's */
 	uint32_t ranks_count; /* the model is split over so many; 0 or 1: not */
@@ -36,7 +39,11 @@ void forward_options_default(struct forward_options *options);
 
 struct forward_needs {
 	uint64_t weights_bytes, workspace_bytes, slab_bytes, page_bytes;
+	uint64_t window_page_bytes; /* of group 1; 0 if there is none */
 };
+
+/* Some of its layers have a window, and some have none. */
+bool forward_windowed(const struct model *model);
 
 struct forward; /* one thread at a time */
 

@@ -24,6 +24,9 @@ enum inject_kind {
 	INJECT_SKIP,       /* the release of a page is not recorded */
 	INJECT_BITS_IDLE,  /* a bit of a page at rest */
 	INJECT_BITS_LIVE,  /* a bit of a page that is being read: outside of what is found */
+	INJECT_BITS_HOST,  /* a bit of a page in host memory, before it comes back */
+	INJECT_BITS_DISK,  /* a bit of a page in the disk tier's file, before it comes back */
+	INJECT_COPY_SKIP,  /* a copy down that moves nothing, and says that it is done */
 	INJECT_COUNT
 };
 

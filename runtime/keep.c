@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "runtime/events.h"
 #include "runtime/loop.h"
 
 enum { ROW_VERSION = 1, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
@@ -294,7 +295,8 @@ static int session_fill(struct daemon *d, struct session *s, const struct row *r
 	s->kept = true;
 	s->kept_history = s->history;
 	s->kept_marks = s->mark_count;
-	s->known = s->history;
+	/* The last token was sampled, and is computed first thing in the next turn. */
+	s->known = s->mark_count && s->history ? s->history - 1 : 0;
 	s->why_lost = "restarted";
 	return 0;
 }
@@ -302,7 +304,10 @@ static int session_fill(struct daemon *d, struct session *s, const struct row *r
 static void session_enter(struct daemon *d, uint32_t slot, const struct row *row)
 {
 	struct session *s = &d->sessions[slot];
-	struct event e = {.kind = EVENT_OPEN, .session = SCHED_NONE, .turn = SCHED_NONE,
+	uint32_t shared;
+	const uint32_t donor = lower_donor(d, slot, &shared);
+	struct event e = {.kind = donor == NONE ? EVENT_OPEN : EVENT_FORK, .turn = SCHED_NONE,
+			  .session = donor == NONE ? SCHED_NONE : d->sessions[donor].sched,
 			  .principal = s->principal, .now_us = d->now_us, .session_key = slot};
 	e.as.residency.kind = row->residency;
 	if (row->residency != RESIDENCY_BEST_EFFORT)
@@ -323,11 +328,17 @@ static void session_enter(struct daemon *d, uint32_t slot, const struct row *row
 	}
 	CHECK(step_granted.err == 0); /* session_take found a slot, and the scheduler has as many */
 	s->sched = step_granted.session;
+	if (donor != NONE) {
+		const struct event cut = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
+					  .now_us = d->now_us, .as.rollback = {.tokens = shared}};
+		step(d, &cut, NULL);
+	}
+	lower_adopt(d, slot);
 }
 
 static int limits_fit(const struct daemon *d, const struct row *row)
 {
-	if (row->history < d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
+	if (row->history <= d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
 	    row->principal < d->options.principals)
 		return 0;
 	log_say(LOG_ERROR, "a session of this store has %u tokens in %u turns; start with --context and "
@@ -337,13 +348,12 @@ static int limits_fit(const struct daemon *d, const struct row *row)
 
 struct restored {
 	uint32_t sessions, turns, damaged;
+	struct wire_id *op; /* per session: of the turn that ran; zero: none */
 };
 
 static int session_restore(struct daemon *d, const struct store_key *key, const struct row *row,
-			   bool other, struct restored *n)
+			   struct restored *n)
 {
-	static const struct wire_id none;
-	struct wire_id op;
 	TRY(limits_fit(d, row));
 	const uint32_t slot = session_take(d, row->principal);
 	if (slot == NONE) {
@@ -362,31 +372,36 @@ static int session_restore(struct daemon *d, const struct store_key *key, const 
 	}
 	TRY(code);
 	session_enter(d, slot, row);
+	const struct event_part lost[] = {{"from", NULL, s->known}, {"to", NULL, 0}, {"why", "restarted", 0}};
+	event_say(d, s, "lost", lost, 3);
+	session_rest(d, slot);
 	n->sessions++;
-	memcpy(op.bytes, row->op, sizeof op.bytes);
-	if (memcmp(&op, &none, sizeof op) == 0)
-		return 0;
-	n->turns++;
-	d->restore_other = other;
-	return keep_call_restart(d, slot, &op);
+	memcpy(n->op[slot].bytes, row->op, sizeof n->op[slot].bytes);
+	return 0;
 }
 
-int keep_restore(struct daemon *d)
+/* Turns run again when all sessions rest as they did: until then some are forks of others. */
+static int turns_restore(struct daemon *d, struct restored *n)
+{
+	static const struct wire_id none;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		if (memcmp(&n->op[i], &none, sizeof none) == 0)
+			continue;
+		n->turns++;
+		TRY(keep_call_restart(d, i, &n->op[i]));
+	}
+	return 0;
+}
+
+static int sessions_restore(struct daemon *d, struct restored *n)
 {
 	struct store_key key = {.length = 0};
-	struct restored n = {0};
-	bool other;
-	if (!d->store)
-		return 0;
-	d->now_us = loop_clock_us();
-	TRY(principals_restore(d));
-	TRY(plan_restore(d, &other));
 	for (;;) {
 		struct row row;
 		size_t bytes = sizeof row;
 		const int code = store_kept_next(d->store, TABLE_SESSION, &key, &row, &bytes);
 		if (code == -ERR_NOT_FOUND)
-			break;
+			return 0;
 		if (code == -ERR_TOO_BIG || (code == 0 && (bytes != sizeof row || row.version != ROW_VERSION))) {
 			log_say(LOG_ERROR, "the sessions of this store are of another version of the program; use that "
 				"one, or another --state");
@@ -394,11 +409,32 @@ int keep_restore(struct daemon *d)
 		}
 		if (code != 0 && code != -ERR_INTEGRITY)
 			return code;
-		n.damaged += code != 0;
+		n->damaged += code != 0;
 		if (code == 0)
-			TRY(session_restore(d, &key, &row, other, &n));
+			TRY(session_restore(d, &key, &row, n));
 		keep_key_add(&key, "", 1);
 	}
+}
+
+int keep_restore(struct daemon *d)
+{
+	struct restored n = {0};
+	if (!d->store)
+		return 0;
+	d->now_us = loop_clock_us();
+	TRY(principals_restore(d));
+	TRY(plan_restore(d, &d->restore_other));
+	TRY(lower_disk_scan(d));
+	n.op = calloc(d->options.sessions, sizeof *n.op);
+	if (!n.op)
+		return -ERR_MEMORY;
+	int code = sessions_restore(d, &n);
+	if (code == 0) {
+		lower_adopted(d);
+		code = turns_restore(d, &n);
+	}
+	free(n.op);
+	TRY(code);
 	if (n.sessions || n.damaged)
 		log_say(LOG_NOTICE, "%u sessions are back, %u of them in a turn%s", n.sessions, n.turns,
 			n.damaged ? "; some were damaged" : "");

@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/events.h"
+#include "runtime/intake.h"
 #include "runtime/keep.h"
 
 enum {
@@ -204,11 +206,9 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 	peer_say(d, peer, WIRE_PONG, 0, bytes, w.length);
 }
 
-static void message_do(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
+void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		  size_t length, const void *blob, size_t blob_length)
 {
-	const void *body = zmq_msg_data(&p->part[2]);
-	const size_t length = zmq_msg_size(&p->part[2]);
-	const bool blob = p->count == 4;
 	if (h->type != WIRE_HELLO && !d->peers[peer].hello) {
 		peer_reject(d, peer, h->channel, ERR_UNAUTHENTICATED);
 		return;
@@ -225,8 +225,7 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 	switch (h->type) {
 	case WIRE_HELLO: hello(d, peer, body, length); break;
 	case WIRE_CALL:
-		method_call(d, peer, h->channel, body, length, blob ? zmq_msg_data(&p->part[3]) : NULL,
-			    blob ? zmq_msg_size(&p->part[3]) : 0);
+		method_call(d, peer, h->channel, body, length, blob, blob_length);
 		break;
 	case WIRE_WINDOW: window(d, peer, h, body, length); break;
 	case WIRE_CANCEL: cancel(d, peer, h, body, length); break;
@@ -304,6 +303,7 @@ static bool parts_over_rate(struct daemon *d, uint32_t peer, const struct wire_h
 static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
 {
 	struct wire_header h = {0};
+	intake_taken(zmq_msg_get(&p->part[p->count - 1], ZMQ_SRCFD));
 	const uint32_t peer = parts_peer(d, door, p);
 	if (peer == NONE)
 		return;
@@ -319,7 +319,9 @@ static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
 	if (code)
 		peer_reject(d, peer, h.channel, code);
 	else
-		message_do(d, peer, &h, p);
+		loop_message(d, peer, &h, zmq_msg_data(&p->part[2]), zmq_msg_size(&p->part[2]),
+			     p->count == 4 ? zmq_msg_data(&p->part[3]) : NULL,
+			     p->count == 4 ? zmq_msg_size(&p->part[3]) : 0);
 }
 
 static bool socket_readable(void *socket)
@@ -366,7 +368,7 @@ static bool doors_readable(const struct daemon *d)
 	for (uint32_t i = 0; i < d->door_count; i++)
 		if (socket_readable(d->door[i].socket))
 			return true;
-	return socket_readable(d->zap);
+	return socket_readable(d->zap) || outlets_readable(d);
 }
 
 static void drain_begin(struct daemon *d)
@@ -433,6 +435,8 @@ static void tenants_again(struct daemon *d)
 		return;
 	}
 	const bool more = tenants_reload(&d->tenants, &d->tenants_fresh);
+	/* Who listens to events sends nothing at which he could be refused. */
+	outlets_again(d);
 	log_say(LOG_NOTICE, "tenants read again: %u grants%s", d->tenants.grant_count,
 		more ? "; new tenants, and other endpoints, need a restart" : "");
 }
@@ -500,7 +504,7 @@ static void store_take(struct daemon *d)
 
 static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 {
-	if (more || doors_readable(d))
+	if (more || doors_readable(d) || (d->copied_count && step_room(d)))
 		return 0;
 	/* While the audit log has no room nothing of this could be done: its growth wakes us. */
 	uint64_t next = step_room(d) ? sched_deadline_us(d->sched) : UINT64_MAX;
@@ -541,10 +545,11 @@ static int loop_open(struct daemon *d)
 	for (uint32_t i = 0; i < d->door_count; i++)
 		TRY(epoll_add(d, socket_fd(d->door[i].socket)));
 	TRY(epoll_add(d, socket_fd(d->zap)));
+	TRY(outlets_watch(d));
 	TRY(epoll_add(d, d->signals));
 	if (d->store)
 		TRY(epoll_add(d, store_fd(d->store)));
-	return 0;
+	return lower_disk_fd(d) >= 0 ? epoll_add(d, lower_disk_fd(d)) : 0;
 }
 
 /* The engine's descriptor stays readable while its result cannot be taken: then it is not waited for. */
@@ -572,7 +577,9 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 {
 	d->now_us = loop_clock_us();
 	d->loop_turns++;
+	const uint64_t disk = lower_disk_tick(d);
 	engine_take(d);
+	lower_submit(d);
 	store_take(d);
 	if (d->now_us >= sched_deadline_us(d->sched) && step_room(d)) {
 		const struct event e = {.kind = EVENT_TIMER, .session = SCHED_NONE, .turn = SCHED_NONE,
@@ -580,10 +587,12 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 		step(d, &e, NULL);
 	}
 	*more = d->sink ? false : messages_take(d);
+	*more |= outlets_take(d);
 	turns_deferred(d);
 	peers_flush(d);
 	calls_flush(d);
 	*calls_next = calls_tick(d);
+	*calls_next = disk < *calls_next ? disk : *calls_next;
 	const uint64_t reap = sessions_reap(d);
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
@@ -593,6 +602,7 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	const uint64_t scrub = digests_scrub(d);
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
+	kv_flush(d);
 	audit(d);
 }
 
@@ -613,12 +623,13 @@ int loop_run(struct daemon *d)
 	d->now_us = d->started_us = loop_clock_us();
 	for (;;) {
 		loop_turn(d, &more, &calls_next);
-		if (d->failed || d->stopping || (d->draining && drain_over(d)))
+		if (d->failed || d->stopping || (d->draining && drain_over(d) && lower_park(d)))
 			break;
 		struct epoll_event fired[8];
 		const int n = epoll_wait(d->epoll, fired, 8, sleep_ms(d, calls_next, more));
 		for (int i = 0; i < n; i++)
-			if (d->store && fired[i].data.fd == store_fd(d->store))
+			if ((d->store && fired[i].data.fd == store_fd(d->store)) ||
+			    fired[i].data.fd == lower_disk_fd(d))
 				fd_drain(fired[i].data.fd);
 	}
 	if (d->failed)

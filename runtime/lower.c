@@ -1,8 +1,9 @@
 /*
- * The place below the device: a slab of host memory, and the copies to and from it. The engine
+ * The places below the device: a slab of host memory, and the copies to and from it. The engine
  * carries them out, in the order in which the scheduler asked for them; the loop tells it when each
  * is done. A page takes the digest of its valid positions along, and what comes back must have the
- * same one: else the copy has failed, and its tokens are computed again.
+ * same one: else the copy has failed, and its tokens are computed again. What goes to the disk or comes
+ * from there is lower_disk.c's.
  *
  * For the audit log a page that leaves the device is free, and one that comes back is assigned: the
  * log tells who owned which page of the device, and under which tag.
@@ -10,23 +11,41 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/daemon.h"
+#include "runtime/events.h"
 
 static uint32_t host_pages(const struct daemon *d)
 {
-	return d->limits.group[0].page_count[PLACE_HOST];
+	return pages_count(d, PLACE_HOST);
+}
+
+/* Where a page of the host slab lies: group after group. */
+static uint8_t *host_at(const struct daemon *d, uint32_t group, uint32_t slot)
+{
+	uint8_t *at = d->host;
+	for (uint32_t g = 0; g < group; g++)
+		at += d->limits.group[g].page_count[PLACE_HOST] * d->limits.group[g].page_bytes;
+	return at + slot * d->limits.group[group].page_bytes;
+}
+
+/* Each copy in flight has two pages to itself, one of them on a lower place. */
+static uint32_t copies_most(const struct daemon *d)
+{
+	return host_pages(d) + d->limits.group[0].page_count[PLACE_DISK];
 }
 
 int lower_open(struct daemon *d)
 {
 	const uint32_t pages = host_pages(d);
+	if (copies_most(d) == 0)
+		return 0;
+	d->copied = calloc(copies_most(d), sizeof *d->copied);
+	if (!d->copied)
+		return -ERR_MEMORY;
 	if (pages == 0)
 		return 0;
-	/* Each copy in flight has two pages to itself, one of them here. */
-	d->copied = calloc(pages, sizeof *d->copied);
 	d->host_sums = calloc(pages, sizeof *d->host_sums);
-	d->host = memory_reserve(pages * d->limits.group[0].page_bytes);
-	return d->copied && d->host_sums && d->host ? 0 : -ERR_MEMORY;
+	d->host = memory_reserve(groups_bytes(d, PLACE_HOST));
+	return d->host_sums && d->host ? 0 : -ERR_MEMORY;
 }
 
 static void record_copy(struct daemon *d, const struct effect *e, uint8_t kind, uint32_t page, uint64_t tag)
@@ -45,23 +64,36 @@ static void record_copy(struct daemon *d, const struct effect *e, uint8_t kind, 
 	step_record(d, &r);
 }
 
-void lower_copy(struct daemon *d, const struct effect *e)
+static void host_copy(struct daemon *d, const struct effect *e, bool up)
 {
 	struct engine_job *job = d->job;
-	const bool up = e->as.copy.place_to == PLACE_DEVICE;
 	const uint32_t slot = up ? e->as.copy.page_from : e->as.copy.page_to;
 	CHECK(job);
-	CHECK(e->as.copy.group == 0);
-	CHECK(slot < host_pages(d));
+	const uint32_t group = e->as.copy.group, number = pages_number(d, PLACE_HOST, group, slot);
+	const uint64_t bytes = d->limits.group[group].page_bytes;
 	CHECK(job->copy_count < job->copy_max);
 	job->copy[job->copy_count++] = (struct engine_copy){
-		.copy = e->as.copy.copy, .page = up ? e->as.copy.page_to : e->as.copy.page_from, .up = up,
-		.tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[slot],
-		.bytes = d->host + slot * d->limits.group[0].page_bytes};
+		.copy = e->as.copy.copy, .group = group, .page = up ? e->as.copy.page_to : e->as.copy.page_from,
+		.up = up, .tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
+		.bytes = host_at(d, group, slot), .stage = NONE,
+		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP)};
+	/* Nobody writes there now: the page is on its way up. */
+	if (up && inject_now(&d->inject, INJECT_BITS_HOST))
+		host_at(d, group, slot)[inject_random(&d->inject, bytes)] ^= 1;
+}
+
+void lower_copy(struct daemon *d, const struct effect *e)
+{
+	const bool up = e->as.copy.place_to == PLACE_DEVICE;
+	const uint32_t group = e->as.copy.group;
+	if (e->as.copy.place_from == PLACE_DISK || e->as.copy.place_to == PLACE_DISK)
+		lower_disk_copy(d, e);
+	else
+		host_copy(d, e, up);
 	if (up) {
-		d->page_principal[e->as.copy.page_to] = e->principal;
+		d->page_principal[pages_number(d, PLACE_DEVICE, group, e->as.copy.page_to)] = e->principal;
 		record_copy(d, e, STORE_ASSIGN, e->as.copy.page_to, e->as.copy.tag_to);
-	} else {
+	} else if (e->as.copy.place_from == PLACE_DEVICE) {
 		record_copy(d, e, STORE_FREE, e->as.copy.page_from, e->as.copy.tag_from);
 	}
 }
@@ -70,22 +102,51 @@ void lower_copy(struct daemon *d, const struct effect *e)
 void lower_submit(struct daemon *d)
 {
 	struct engine_job *next;
+	lower_disk_pump(d);
 	if (!d->job || d->job->copy_count == 0 || !(next = engine_job(d->engine)))
 		return;
 	engine_submit(d->engine, d->job);
 	d->job = next;
+	lower_disk_pump(d);
 }
 
-/* Before the job is released: what it copied. */
+void lower_done(struct daemon *d, uint64_t copy, int err)
+{
+	CHECK(d->copied_count < copies_most(d));
+	const uint32_t at = (d->copied_first + d->copied_count++) % copies_most(d);
+	d->copied[at] = (struct copied){copy, err};
+}
+
+/* A page of the host that is not what it was. */
+static void host_incident(struct daemon *d, const struct engine_copy *c)
+{
+	uint32_t page = (uint32_t)(c->sum - d->host_sums);
+	const uint32_t group = pages_group(d, PLACE_HOST, &page);
+	struct store_record r = {.kind = STORE_INCIDENT, .reason = REASON_LOWER, .place = PLACE_HOST,
+				 .group = group, .page_first = page, .page_count = 1, .tag_first = c->tag};
+	step_record(d, &r);
+	d->incidents[REASON_LOWER]++;
+}
+
+/* Before the job is released: what it copied. A page that did not come up holds who knows what: it is
+   cleared before anybody gets it. */
 void lower_take(struct daemon *d, const struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->copy_count; i++) {
-		CHECK(d->copied_count < host_pages(d));
-		const uint32_t at = (d->copied_first + d->copied_count++) % host_pages(d);
-		d->copied[at] = (struct copied){job->copy[i].copy, job->err ? -job->err : job->copy[i].err};
-		if (d->copied[at].err)
+		const struct engine_copy *c = &job->copy[i];
+		const int err = job->err ? -job->err : c->err;
+		if (err && c->up)
+			d->page_principal[pages_number(d, PLACE_DEVICE, c->group, c->page)] = PRINCIPAL_MIXED;
+		if (c->stage != NONE) {
+			lower_disk_took(d, c->stage, err);
+			continue;
+		}
+		lower_done(d, c->copy, err);
+		if (err && c->up && err == ERR_INTEGRITY)
+			host_incident(d, c);
+		if (err)
 			log_say(LOG_ERROR, "a page could not be moved: %s; its tokens will be computed again",
-				err_text(-d->copied[at].err));
+				err_text(-err));
 	}
 }
 
@@ -98,8 +159,9 @@ void lower_tell(struct daemon *d)
 				  .now_us = d->now_us};
 		e.as.copy.copy = c->copy;
 		e.as.copy.err = (uint32_t)c->err;
-		d->copied_first = (d->copied_first + 1) % host_pages(d);
+		d->copied_first = (d->copied_first + 1) % copies_most(d);
 		d->copied_count--;
+		kv_copied(d, e.as.copy.copy, e.as.copy.err == 0);
 		step(d, &e, NULL);
 	}
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "runtime/events.h"
 #include "runtime/keep.h"
 
 enum { LIST_COUNT_DEFAULT = 100 };
@@ -192,12 +193,13 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 static void pages_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	static const char *const states[] = {"free", "owned", "shared", "moving", "doomed", "quarantined"};
-	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
+	const uint64_t group = m->a.group == WIRE_NONE ? 0 : m->a.group;
+	const uint32_t pages = group < d->limits.group_count ? d->limits.group[group].page_count[PLACE_DEVICE]
+							     : 0;
 	const uint32_t me = d->calls[call].principal;
 	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
 	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;
-	uint32_t count = first >= pages || (m->a.group != WIRE_NONE && m->a.group != 0) ? 0
-			 : (uint32_t)(pages - first < most ? pages - first : most);
+	uint32_t count = first >= pages ? 0 : (uint32_t)(pages - first < most ? pages - first : most);
 	struct wire_writer w;
 	wire_writer_init(&w, d->out, d->out_max);
 	wire_put_array(&w, count);
@@ -205,12 +207,12 @@ static void pages_show(struct daemon *d, uint32_t call, const struct wire_call *
 		struct page_view v;
 		struct session_view sv;
 		const uint32_t page = (uint32_t)first + i;
-		CHECK(sched_page(d->sched, 0, page, &v) == 0);
+		CHECK(sched_page(d->sched, (uint32_t)group, page, &v) == 0);
 		const bool mine = v.session != SCHED_NONE && v.principal == me &&
 				  sched_session(d->sched, v.session, &sv) == 0;
 		wire_put_map(&w, mine ? 7 : 6);
 		put_u64(&w, "page", page);
-		put_u64(&w, "group", 0);
+		put_u64(&w, "group", group);
 		put_text(&w, "state", v.state < 6 ? states[v.state] : "other");
 		put_u64(&w, "tag", v.tag);
 		put_u64(&w, "owners", v.owners);
@@ -370,6 +372,7 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_DETOKENIZE] = {NULL, false, false},
 	[METHOD_HEALTH] = {health, false, false},
 	[METHOD_METRICS] = {metrics_show, false, false},
+	[METHOD_EVENTS_REPLAY] = {events_replay, false, false},
 };
 
 bool method_is_turn(uint8_t method)

@@ -132,6 +132,18 @@ static void put_ledger(const struct daemon *d, struct page_text *t)
 	one(t, "page_bytes", "gauge", "Bytes of one KV page.", d->limits.group[0].page_bytes);
 }
 
+static void put_disk(const struct daemon *d, struct page_text *t)
+{
+	struct lower_figures f = lower_figures(d);
+	head(t, "disk_pages_total", "counter", "Pages to the disk tier and back, and those that were lost.");
+	labelled(t, "disk_pages_total", "verb", "put", f.puts);
+	labelled(t, "disk_pages_total", "verb", "get", f.gets);
+	labelled(t, "disk_pages_total", "verb", "lost", f.lost);
+	one(t, "disk_bad_slots", "gauge", "Slots of the disk tier that are out of use.", f.bad_slots);
+	one(t, "disk_read_bytes_per_second", "gauge", "Of late, by the disk tier's thread.", f.read_bytes_s);
+	one(t, "disk_stalled", "gauge", "1 while the disk does not answer.", f.stalled);
+}
+
 static uint64_t sessions_of(const struct daemon *d, uint32_t principal)
 {
 	uint64_t count = 0;
@@ -185,6 +197,8 @@ void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 	put_tokens(d, &t);
 	put_work(d, &t, call);
 	put_ledger(d, &t);
+	if (d->disk)
+		put_disk(d, &t);
 	one(&t, "calls_total", "counter", "Calls accepted.", d->stats.calls);
 	one(&t, "resumes_total", "counter", "Streams that found their reader again.", d->stats.resumes);
 	one(&t, "rejects_total", "counter", "Messages refused.", d->stats.rejects);

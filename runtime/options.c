@@ -43,6 +43,17 @@ static const struct entry table[] = {
 	TEXT("config", config, "", "file with lines `name = value`, read before the arguments"),
 	TEXT("tenants", tenants, "", "file of tenants: their endpoints, limits and keys; read again on SIGHUP"),
 	TEXT("curve-key", curve_key, "", "file of the server's secret key, for tenants over TCP"),
+	TEXT("events", events, "", "where session events are told, or none; default --listen and -events"),
+	NUMBER("events-kept", events_kept, 1, 65536, "256",
+	       "session events of a principal that are kept to be asked for"),
+	TEXT("kv-events", kv_events, "", "where events of KV blocks are told, ipc://PATH; default nowhere"),
+	TEXT("kv-replay", kv_replay, "", "with --kv-events: where kept ones are asked for, ipc://PATH"),
+	TEXT("kv-topic", kv_topic, "", "first frame of events of blocks"),
+	CHOICE("kv-form", kv_events_form, "array|map", "array", "their structs: as arrays, or as maps"),
+	BYTES("kv-events-kept", kv_events_kept, 65536, 1ull << 32, "16M",
+	      "bytes of them that are kept for each tenant"),
+	NUMBER("subscriptions", subscriptions, 1, 1ull << 20, "4096",
+	       "subscriptions of a socket of events; at more, all have to come again"),
 	TEXT("template", template_name, "", "chat template by name, when the file's is not recognised"),
 	FLAG("check", check, "print the memory plan and start nothing"),
 	FLAG("json", json, "with --check: as JSON"),
@@ -63,6 +74,19 @@ static const struct entry table[] = {
 	BYTES("kv-memory", kv_memory, 0, 1ull << 46, "0", "bytes of KV pages; 0: a quarter of what is available"),
 	BYTES("host-memory", host_memory, 0, 1ull << 46, "0",
 	       "bytes of host memory that pages go to before they are given up; 0: none"),
+	CHOICE("windows", windows, "trim|keep", "trim",
+	       "layers with a sliding window keep what it shows, or the whole context"),
+	NUMBER("kv-context", kv_context, 0, 1 << 20, "0",
+	       "tokens of a context for which --windows trim divides the pages; 0: a quarter of --context"),
+	BYTES("disk-bytes", disk_bytes, 0, 1ull << 50, "0",
+	      "bytes of the disk tier, where pages go that host memory does not hold; 0: none"),
+	TEXT("disk-dir", disk_dir, "", "folder of the disk tier's file; default: that of --state"),
+	BYTES("disk-reserve", disk_reserve, 0, 1ull << 50, "256M",
+	      "the disk tier leaves so much of its file system free"),
+	NUMBER("disk-wait-ms", disk_wait_ms, 100, 3600000, "5000",
+	       "what waits so long for the disk tier is computed again"),
+	NUMBER("stop-ms", stop_ms, 0, 3600000, "10000",
+	       "time to write sessions at rest to the disk tier at shutdown"),
 	NUMBER("page-tokens", page_tokens, 16, 256, "16", "positions in a page: 16, 32, 64, 128 or 256"),
 	NUMBER("context", context, 0, 1 << 20, "0", "positions of a session; 0: the model's"),
 	NUMBER("threads", threads, 0, 256, "0", "threads of the CPU device; 0: all cores"),
@@ -85,6 +109,8 @@ static const struct entry table[] = {
 	NUMBER("growth", growth, 0, 1 << 20, "256", "growth quantum in tokens; 0: promise in full"),
 	BYTES("body-bytes", body_bytes, 1024, 64 << 20, "262144", "MessagePack body of one message"),
 	BYTES("blob-bytes", blob_bytes, 1024, 256 << 20, "1048576", "third frame of one message"),
+	BYTES("unread-bytes", unread_bytes, 0, 1ull << 32, "16M",
+	      "bytes of a connection that bring no whole message before it is closed; 0: any"),
 	BYTES("stream-bytes", stream_bytes, 1024, 64 << 20, "65536", "unread text of a turn before it pauses"),
 	BYTES("window", window_bytes, 1, 64 << 20, "65536", "credit of a call that names none"),
 	BYTES("window-max", window_max, 1, 256 << 20, "1048576", "credit beyond what was sent"),
@@ -364,6 +390,14 @@ int options_read(int argc, char **argv, struct options *out)
 		return code;
 	if (out->page_tokens & (out->page_tokens - 1) || out->page_tokens > OPS_PARTITION) {
 		fprintf(stderr, "holdfastd: --page-tokens takes 16, 32, 64, 128 or 256\n");
+		return 2;
+	}
+	if (out->kv_replay[0] && !out->kv_events[0]) {
+		fprintf(stderr, "holdfastd: --kv-replay is beside --kv-events\n");
+		return 2;
+	}
+	if (out->unread_bytes && out->unread_bytes < 2 * (out->body_bytes + out->blob_bytes)) {
+		fprintf(stderr, "holdfastd: --unread-bytes is less than two of the largest messages\n");
 		return 2;
 	}
 	if (!out->model[0]) {

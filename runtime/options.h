@@ -22,11 +22,16 @@ struct options {
 	uint64_t kv, isa, act, integrity, log; /* values of their enums */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
 	uint64_t host_memory;    /* bytes of the host slab; 0: none */
+	uint64_t windows;        /* 0 trim, 1 keep: pages of layers with a window */
+	uint64_t kv_context;     /* tokens; 0: a quarter of a session's context */
+	uint64_t disk_bytes;     /* bytes of the disk tier; 0: none */
+	uint64_t disk_reserve, disk_wait_ms, stop_ms;
+	char disk_dir[OPTIONS_PATH_MAX];
 	uint64_t page_tokens, context, threads, tensor_parallel;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
 	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;
-	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
+	uint64_t body_bytes, blob_bytes, unread_bytes, stream_bytes, window_bytes, window_max;
 	uint64_t lease_max_ms, principal_bytes;
 	uint64_t detach_ms, detach_max_ms, keep_ms, session_idle_ms, strikes, mute_ms;
 	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;
@@ -35,6 +40,9 @@ struct options {
 	char trace[OPTIONS_PATH_MAX];
 	uint64_t idem_ms;
 	char inject[1024];
+	/* Sockets of events: where session events are told ("": beside --listen), and blocks. */
+	char events[OPTIONS_PATH_MAX], kv_events[OPTIONS_PATH_MAX], kv_replay[OPTIONS_PATH_MAX], kv_topic[64];
+	uint64_t events_kept, kv_events_kept, kv_events_form, subscriptions;
 };
 
 /* Fills in the defaults, then the config file if one is named, then the arguments (argv[0] is not

@@ -96,15 +96,16 @@ static void end_take(struct daemon *d, struct player *p, const void *body, size_
 }
 
 /* What a client would be sent. */
-static int sink(struct daemon *d, uint8_t type, uint64_t channel, const void *body, size_t length,
-		const void *blob, size_t blob_length)
+static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		size_t length, const void *blob, size_t blob_length)
 {
-	struct player *p = player_of(channel);
+	struct player *p = player_of(h->channel);
+	(void)peer;
 	if (p == NULL)
 		return 0;
-	if (type == WIRE_DATA)
+	if (h->type == WIRE_DATA)
 		data_take(p, blob, blob_length);
-	else if (type == WIRE_END)
+	else if (h->type == WIRE_END)
 		end_take(d, p, body, length);
 	return 0;
 }
@@ -273,13 +274,17 @@ static void life_close(void)
 
 static bool worn(const struct daemon *d)
 {
-	uint32_t bad = 0;
-	const uint32_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
-	for (uint32_t i = 0; i < pages; i++) {
-		struct page_view v;
-		bad += sched_page(d->sched, 0, i, &v) == 0 && v.state == PAGE_QUARANTINED;
+	bool worn = false;
+	for (uint32_t g = 0; g < d->limits.group_count; g++) {
+		uint32_t bad = 0;
+		const uint32_t pages = d->limits.group[g].page_count[PLACE_DEVICE];
+		for (uint32_t i = 0; i < pages; i++) {
+			struct page_view v;
+			bad += sched_page(d->sched, g, i, &v) == 0 && v.state == PAGE_QUARANTINED;
+		}
+		worn = worn || bad > pages / 3;
 	}
-	return bad > pages / 3;
+	return worn;
 }
 
 /* Rounds until the pages are worn out by quarantine, or enough was done. */

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/events.h"
 #include "runtime/keep.h"
 
 enum {
@@ -34,24 +35,25 @@ int sessions_open(struct daemon *d)
 		return -ERR_MEMORY;
 	for (size_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		s->token = memory_reserve(d->limits.context_tokens * sizeof *s->token);
-		s->mark = memory_reserve(d->options.session_turns * sizeof *s->mark);
-		if (!s->token || !s->mark)
+		s->far_token = memory_reserve(d->limits.context_tokens * sizeof *s->token);
+		s->far_mark = memory_reserve(d->options.session_turns * sizeof *s->mark);
+		if (!s->far_token || !s->far_mark)
 			return -ERR_MEMORY;
 	}
-	return 0;
+	return session_rest_open(d);
 }
 
 void sessions_close(struct daemon *d)
 {
 	for (size_t i = 0; d->sessions && i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		if (s->token)
-			munmap(s->token, d->limits.context_tokens * sizeof *s->token);
-		if (s->mark)
-			munmap(s->mark, d->options.session_turns * sizeof *s->mark);
+		if (s->far_token)
+			munmap(s->far_token, d->limits.context_tokens * sizeof *s->token);
+		if (s->far_mark)
+			munmap(s->far_mark, d->options.session_turns * sizeof *s->mark);
 		form_drop(s);
 	}
+	session_rest_close(d);
 	free(d->sessions);
 	d->sessions = NULL;
 }
@@ -74,11 +76,11 @@ uint32_t session_take(struct daemon *d, uint32_t principal)
 		struct session *s = &d->sessions[i];
 		if (s->used)
 			continue;
-		uint32_t *token = s->token;
-		struct turn_mark *mark = s->mark;
+		uint32_t *token = s->far_token;
+		struct turn_mark *mark = s->far_mark;
 		memset(s, 0, sizeof *s);
-		s->token = token;
-		s->mark = mark;
+		s->token = s->far_token = token;
+		s->mark = s->far_mark = mark;
 		s->used = true;
 		s->principal = principal;
 		s->sched = SCHED_NONE;
@@ -96,9 +98,9 @@ void session_drop(struct daemon *d, uint32_t session)
 	struct session *s = &d->sessions[session];
 	CHECK(s->used);
 	turns_deferred_end(d, session, NULL);
+	lower_forget(d, session);
 	form_drop(s);
-	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
-	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
+	session_far_release(d, s);
 	s->used = false;
 }
 
@@ -122,6 +124,8 @@ uint64_t sessions_reap(struct daemon *d)
 				next = s->touched_us + idle_us;
 			continue;
 		}
+		const struct event_part idle = {"idle_ms", NULL, (d->now_us - s->touched_us) / 1000};
+		event_say(d, s, "expired", &idle, 1);
 		session_end(d, i);
 		if (!step_room(d))
 			break;
@@ -154,6 +158,7 @@ void session_cut(struct daemon *d, uint32_t session, uint32_t tokens)
 	if (within && !at_start)
 		s->state.open = true;
 	s->history = tokens;
+	lower_history_cut(d, session, tokens);
 	if (s->kept_history > tokens)
 		s->kept_history = tokens;
 	if (s->kept_marks > s->mark_count)
@@ -185,16 +190,11 @@ void session_end_fields(const struct session *s, struct wire_end *end)
 /* The events' form of what a client asks for. */
 static void residency_event(struct daemon *d, const struct wire_residency_args *a, struct event *e)
 {
-	const uint64_t page = d->limits.group[0].page_bytes, span = d->limits.page_tokens;
 	e->as.residency.kind = a->present ? a->kind : RESIDENCY_BEST_EFFORT;
 	if (!a->present || a->kind == WIRE_BEST_EFFORT)
 		return;
-	uint64_t bytes = a->bytes;
-	if (bytes == WIRE_NONE && a->tokens != WIRE_NONE) {
-		const uint64_t tokens = a->tokens < d->limits.context_tokens ? a->tokens : d->limits.context_tokens;
-		bytes = (tokens + span - 1) / span * page;
-	}
-	e->as.residency.bytes = bytes == WIRE_NONE ? (d->limits.context_tokens + span - 1) / span * page : bytes;
+	const uint64_t tokens = a->tokens == WIRE_NONE ? d->limits.context_tokens : a->tokens;
+	e->as.residency.bytes = a->bytes == WIRE_NONE ? sched_context_bytes(d->sched, tokens) : a->bytes;
 	if (a->kind == WIRE_LEASED) {
 		const uint64_t ms = a->lease_ms == WIRE_NONE ? d->options.lease_max_ms : a->lease_ms;
 		e->as.residency.lease_us = (ms < d->options.lease_max_ms ? ms : d->options.lease_max_ms) * 1000;
@@ -256,6 +256,11 @@ int session_tools(struct daemon *d, struct session *s, const struct wire_args *a
 	if (!s->tools)
 		return 0;
 	TRY(form_names_check(tools, a->tool_count));
+	s->form = session_form_same(d, a);
+	if (s->form) {
+		s->form->sessions++;
+		return 0;
+	}
 	struct held_form *held = d->form_index ? calloc(1, sizeof *held) : NULL;
 	if (!held)
 		return d->form_index ? -ERR_MEMORY : 0;
@@ -403,6 +408,7 @@ void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, u
 	s->sched = step_granted.session;
 	record_session(d, s, STORE_SESSION_OPEN);
 	keep_session(d, slot);
+	session_rest(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -439,6 +445,9 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	struct event e = {.kind = EVENT_FORK, .session = parent->sched, .turn = SCHED_NONE,
 			  .principal = parent->principal, .now_us = d->now_us, .session_key = slot};
 	residency_event(d, &a->residency, &e);
+	/* Its tokens first: the step may move its pages, and asks what they stand for. */
+	s->history = parent->history;
+	memcpy(s->token, parent->token, s->history * sizeof *s->token);
 	step(d, &e, NULL);
 	if (step_granted.err) {
 		session_drop(d, slot);
@@ -447,7 +456,6 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const struct granted granted = step_granted;
 	s->sched = granted.session;
-	s->history = parent->history;
 	s->turn = parent->turn;
 	s->state = parent->state;
 	s->tools = parent->tools;
@@ -458,7 +466,6 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		s->form->sessions++;
 	s->waits_since_us = parent->waits_since_us;
 	s->why_lost = "fork_tail";
-	memcpy(s->token, parent->token, s->history * sizeof *s->token);
 	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
 	label_take(s, &a->label);
 	record_session(d, s, STORE_SESSION_OPEN);
@@ -467,6 +474,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		step_granted = granted;
 	}
 	keep_session(d, slot);
+	session_rest(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -482,8 +490,9 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens)
 		return; /* What the scheduler knows is before the cut: the rest was never computed. */
 	const struct event e = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
 				.now_us = d->now_us, .as.rollback = {.tokens = tokens}};
+	s->why_lost = "rolled_back"; /* unless the step knows better */
 	step(d, &e, NULL);
-	s->why_lost = "rolled_back";
+	kv_cut(d, s->sched);
 }
 
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m)

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/events.h"
 #include "runtime/fault.h"
 #include "runtime/keep.h"
 
@@ -14,7 +15,7 @@ struct granted step_granted;
 int step_open(struct daemon *d)
 {
 	const struct sched_limits *l = &d->limits;
-	const size_t pages = l->group[0].page_count[PLACE_DEVICE];
+	const size_t pages = pages_count(d, PLACE_DEVICE);
 	void *block = aligned_alloc(64, sched_bytes(l));
 	d->effects.capacity = sched_effect_max(l);
 	d->effects.list = calloc(d->effects.capacity, sizeof *d->effects.list);
@@ -26,7 +27,7 @@ int step_open(struct daemon *d)
 	d->result = calloc(l->batch_turns, sizeof *d->result);
 	d->undo.call = NONE;
 	d->undo.token = malloc(l->context_tokens * sizeof *d->undo.token);
-	d->refs = calloc(l->context_tokens / l->page_tokens + 2, sizeof *d->refs);
+	d->refs = calloc((l->context_tokens / l->page_tokens + 2) * l->group_count, sizeof *d->refs);
 	d->page_principal = malloc(pages * sizeof *d->page_principal);
 	if (!block || !d->effects.list || !d->effects.entries || !d->entry || !d->entry_call ||
 	    !d->entry_sample || !d->result || !d->refs || !d->page_principal || !d->undo.token)
@@ -79,10 +80,10 @@ static uint32_t call_of(const struct daemon *d, uint64_t turn_key)
 	return call;
 }
 
-static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
+static void record_run(struct daemon *d, const struct effect *e, uint8_t kind, uint8_t reason)
 {
 	struct store_record r = {
-		.kind = kind, .reason = (uint8_t)e->as.run.reason, .place = (uint16_t)e->as.run.place,
+		.kind = kind, .reason = reason, .place = (uint16_t)e->as.run.place,
 		.principal = e->principal, .group = e->as.run.group, .page_first = e->as.run.page_first,
 		.page_count = e->as.run.page_count, .position_first = e->as.run.position_first,
 		.tag_first = e->as.run.tag_first};
@@ -94,26 +95,48 @@ static void record_run(struct daemon *d, const struct effect *e, uint8_t kind)
 	step_record(d, &r);
 }
 
-static void assign(struct daemon *d, const struct effect *e)
+/* 1: the pages are zeroed first, since another principal had one of them. */
+static uint8_t assign(struct daemon *d, const struct effect *e)
 {
 	struct engine_job *job = d->job;
 	uint32_t clear = 0;
 	CHECK(job);
 	CHECK(job->assign_count < job->assign_max);
 	for (uint32_t i = 0; i < e->as.run.page_count; i++) {
-		uint32_t *had = &d->page_principal[e->as.run.page_first + i];
+		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, e->as.run.group,
+								e->as.run.page_first + i)];
 		clear |= *had != NONE && *had != e->principal;
 		*had = e->principal;
 	}
 	job->assign[job->assign_count++] = (struct engine_assign){
 		.group = e->as.run.group, .page_first = e->as.run.page_first,
 		.page_count = e->as.run.page_count, .clear = clear, .tag_first = e->as.run.tag_first};
+	return (uint8_t)clear;
+}
+
+/* The pages of an entry in d->refs, group after group; begins its sequence, and returns how many pages of
+   the first group it has. A group with a window begins at its first page. */
+static uint32_t entry_pages(struct daemon *d, const struct batch_entry *e, uint32_t slot, bool resumes)
+{
+	const uint32_t span = d->limits.page_tokens;
+	const uint32_t last = e->position_first + e->row_count, units = (last + span - 1) / span;
+	uint32_t page_position[OPS_GROUP_MAX] = {0}, at = 0;
+	for (uint32_t g = 0; g < d->limits.group_count; g++) {
+		const uint32_t first = sched_page_first(d->sched, e->session, g);
+		struct page_ref *refs = d->refs + at;
+		page_position[g] = first * span;
+		CHECK(first <= units);
+		CHECK(sched_page_table(d->sched, e->session, g, first, units - first, refs) == units - first);
+		digests_entry(d, e, g, first, refs, resumes);
+		at += units - first;
+	}
+	batch_sequence(d->job->builder, slot, page_position);
+	return units;
 }
 
 /* One entry of the scheduler's batch becomes a sequence with its pages and rows. */
 static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 {
-	static const uint32_t page_position[OPS_GROUP_MAX];
 	const struct batch_entry *e = &d->entry[i];
 	struct batch_builder *b = d->job->builder;
 	struct session_view sv;
@@ -121,18 +144,16 @@ static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 	CHECK(sched_session(d->sched, e->session, &sv) == 0);
 	CHECK(sched_turn(d->sched, e->turn, &tv) == 0);
 	const struct session *s = &d->sessions[sv.key];
-	const uint32_t last = e->position_first + e->row_count, span = d->limits.page_tokens;
-	const uint32_t pages = (last + span - 1) / span;
+	const uint32_t last = e->position_first + e->row_count;
 	d->entry_call[i] = call_of(d, tv.key);
 	CHECK(last <= s->history);
-	batch_sequence(b, (uint32_t)sv.key, page_position);
-	CHECK(sched_page_table(d->sched, e->session, 0, 0, pages, d->refs) >= pages);
 	const bool resumes = !d->calls[d->entry_call[i]].begun && e->position_first > 0;
-	digests_entry(d, e, resumes);
+	const uint32_t pages = entry_pages(d, e, (uint32_t)sv.key, resumes);
 	inject_entry(d, &d->calls[d->entry_call[i]], e, pages, resumes, batch);
 	d->calls[d->entry_call[i]].begun = true;
-	for (uint32_t p = 0; p < pages; p++)
-		batch_page(b, 0, d->refs[p].page, d->refs[p].tag);
+	for (uint32_t g = 0, at = 0; g < d->limits.group_count; g++)
+		for (uint32_t p = sched_page_first(d->sched, e->session, g); p < pages; p++, at++)
+			batch_page(b, g, d->refs[at].page, d->refs[at].tag);
 	uint32_t row = 0;
 	for (uint32_t at = e->position_first; at < last; at++)
 		row = batch_row(b, s->token[at], at, at >= d->calls[d->entry_call[i]].prompt ? 1 : 0);
@@ -168,13 +189,14 @@ static void granted(const struct effect *e)
 		.free_bytes = e->as.residency.free_bytes};
 }
 
-static const char *lost_name(uint32_t why)
+const char *step_lost_name(uint32_t why)
 {
 	switch (why) {
 	case LOST_LEASE: return "lease_over";
 	case LOST_QUARANTINE: return "quarantined";
 	case LOST_COPY: return "copy_failed";
 	case LOST_PARK: return "parked";
+	case LOST_WINDOW: return "window_passed";
 	default: return "evicted";
 	}
 }
@@ -215,24 +237,30 @@ static void effect_do(struct daemon *d, const struct effect *e)
 		turn_effect(d, e);
 		return;
 	case EFFECT_ASSIGN:
-		assign(d, e);
-		record_run(d, e, STORE_ASSIGN);
+		if (e->as.run.place != PLACE_DEVICE) {
+			lower_found(d, e);
+			return;
+		}
+		record_run(d, e, STORE_ASSIGN, assign(d, e));
 		return;
 	case EFFECT_SHARE:
-		record_run(d, e, STORE_SHARE);
+		/* The log tells of the device: what is shared below is told when it comes up. */
+		if (e->as.run.place == PLACE_DEVICE)
+			record_run(d, e, STORE_SHARE, 0);
 		return;
 	case EFFECT_FREE:
+		lower_free(d, e);
 		if (e->as.run.place == PLACE_DEVICE && !inject_now(&d->inject, INJECT_SKIP))
-			record_run(d, e, STORE_FREE);
+			record_run(d, e, STORE_FREE, (uint8_t)e->as.run.reason);
 		return;
 	case EFFECT_QUARANTINE:
-		record_run(d, e, STORE_QUARANTINE);
+		record_run(d, e, STORE_QUARANTINE, (uint8_t)e->as.run.reason);
 		return;
 	case EFFECT_BATCH:
 		batch_build(d, e);
 		return;
 	case EFFECT_LOST:
-		d->sessions[e->session_key].why_lost = lost_name(e->as.lost.why);
+		d->sessions[e->session_key].why_lost = step_lost_name(e->as.lost.why);
 		return;
 	case EFFECT_CLOSED:
 		session_drop(d, (uint32_t)e->session_key);
@@ -254,6 +282,8 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	(void)fault_pass(FAULT_STEP);
 	for (uint32_t i = 0; i < d->effects.count; i++)
 		effect_do(d, &d->effects.list[i]);
+	kv_step(d);
+	events_step(d);
 	step_record_close(d);
 	d->audit_due = true;
 	if (d->job && d->job->batch) {
@@ -269,7 +299,8 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call)
 {
 	static const char *const names[REASON_COUNT] = {
-		"its tag is another", "its bytes are not what they were", "its row in the log is another"};
+		"its tag is another", "its bytes are not what they were", "its row in the log is another", "", "",
+		"it did not come back"};
 	const struct call *c = call == NONE ? NULL : &d->calls[call];
 	const struct session *s = c ? &d->sessions[c->session] : NULL;
 	struct page_view page = {0};
@@ -311,7 +342,7 @@ static void integrity_found(struct daemon *d, uint32_t call, const struct ops_fa
 		d->poke_steps_max = batch - c->poked_batch;
 	struct page_view page = {0};
 	sched_page(d->sched, f->group, f->page, &page);
-	step_incident(d, f, digest_bad(d, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
+	step_incident(d, f, digest_bad(d, f->group, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
 }
 
 static void result_make(struct daemon *d, const struct engine_job *job, uint32_t i)
@@ -362,6 +393,22 @@ static void step_idle_done(struct daemon *d, struct engine_job *job)
 	lower_submit(d);
 }
 
+/* What a row of prompts takes, of late: of batches that are mostly that. */
+static void prefill_measure(struct daemon *d, const struct engine_job *job)
+{
+	uint64_t rows = 0;
+	for (uint32_t i = 0; i < d->entry_count; i++)
+		rows += d->entry[i].row_count;
+	if (job->err || rows < 16 * (uint64_t)d->entry_count || rows == 0)
+		return;
+	d->prefill_us_total += job->measured_us;
+	d->prefill_rows_total += rows;
+	if (d->prefill_rows_total > 65536) {
+		d->prefill_us_total /= 2;
+		d->prefill_rows_total /= 2;
+	}
+}
+
 void step_batch_done(struct daemon *d, struct engine_job *job)
 {
 	(void)fault_pass(FAULT_BATCH);
@@ -373,8 +420,11 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 	}
 	CHECK(d->in_flight);
 	job_failed(d, job);
-	for (uint32_t i = 0; i < d->entry_count; i++)
+	for (uint32_t i = 0; i < d->entry_count; i++) {
 		result_make(d, job, i);
+		kv_computed(d, &d->entry[i], d->result[i].computed);
+	}
+	prefill_measure(d, job);
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
 				.now_us = d->now_us,
 				.as.batch = {.batch = job->batch, .measured_us = job->measured_us,

@@ -622,6 +622,11 @@ unsigned store_heard(const struct store *store)
 	return store->heard;
 }
 
+void store_uuid(const struct store *s, uint8_t out[16])
+{
+	memcpy(out, s->disk.uuid, STORE_UUID);
+}
+
 bool store_unclean(const struct store *store)
 {
 	return store->boot > 1 && !store->disk.clean;

@@ -28,6 +28,7 @@ enum store_reason {
 	REASON_ROW,     /* an owner row of the log is damaged, or the page had an owner already */
 	REASON_BEACON,  /* said by a process before it ended; value: as it said */
 	REASON_INVARIANT, /* in a beacon: a broken invariant of the process */
+	REASON_LOWER,   /* a page of the host or the disk could not be had back as what it was; place: where */
 	REASON_DEVICE,  /* the device is lost; value: ranks, and the one that ended or that number */
 	REASON_COUNT
 };
@@ -35,7 +36,7 @@ enum store_reason {
 /* One record; fields that a kind does not name are zero. */
 struct store_record {
 	uint8_t kind;
-	uint8_t reason;
+	uint8_t reason;       /* ASSIGN: 1: zeroed first, since another principal had the pages */
 	uint16_t place;
 	uint32_t principal;
 	uint64_t step;        /* STEP_END: the scheduler's step */
@@ -131,6 +132,7 @@ void store_beacon(struct store *store, const struct store_last_word *word);
 /* Last words said so far by this process, and those of earlier ones that this boot made entries of. */
 unsigned store_said(const struct store *store);
 unsigned store_heard(const struct store *store);
+void store_uuid(const struct store *store, uint8_t out[16]); /* the store's own, for all its life */
 bool store_unclean(const struct store *store); /* the process before this one did not close */
 uint64_t store_boot(const struct store *store); /* counts up by one with each open, from 1 */
 

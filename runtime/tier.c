@@ -134,6 +134,19 @@ static int file_begin(struct tier *t, const struct tier_head *head)
 	return ftruncate(t->fd, (off_t)t->bytes) == 0 ? 0 : code_of(errno);
 }
 
+/* Ours and of the same sizes; a tail that is missing is filled with nothing, and its pages are absent. */
+static int file_whole(struct tier *t, uint64_t size, const char *path, char *reason, const char **warning)
+{
+	if (size == t->bytes)
+		return 0;
+	*warning = "the disk tier's file was cut: what is missing of it is void";
+	(void)refuse(reason, 0, "disk tier '%.300s': was cut: it has %llu bytes, and should have %llu; what is "
+		     "missing is void", path, (unsigned long long)size, (unsigned long long)t->bytes);
+	if (ftruncate(t->fd, (off_t)t->bytes) == 0)
+		return 0;
+	return refuse(reason, code_of(errno), "disk tier '%.300s': %s", path, strerror(errno));
+}
+
 /* Ours and of the same sizes: kept. Ours, but other: begun anew, with a word. Not ours: refused. */
 static int file_take(struct tier *t, const char *path, char *reason, const char **warning)
 {
@@ -154,10 +167,11 @@ static int file_take(struct tier *t, const char *path, char *reason, const char 
 	if (st.st_size > 0 && memcmp(found.magic, tier_magic, sizeof found.magic) != 0)
 		return refuse(reason, -ERR_BAD_FILE,
 			"disk tier '%.300s': is not one of ours; move it away", path);
-	const int same = err == 0 && memcmp(&found, &wanted, sizeof found) == 0 &&
-			 (uint64_t)st.st_size == t->bytes;
-	if (same)
-		return 0;
+	if (err == 0 && found.version != wanted.version)
+		return refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is of version %u, and this program's is "
+			"%u; move it away", path, found.version, wanted.version);
+	if (err == 0 && memcmp(&found, &wanted, sizeof found) == 0)
+		return file_whole(t, (uint64_t)st.st_size, path, reason, warning);
 	if (st.st_size > 0)
 		*warning = err == 0 && memcmp(found.store, wanted.store, sizeof found.store) != 0
 				   ? "the disk tier belongs to another store: its pages are void"
@@ -378,6 +392,17 @@ int tier_drop(struct tier *t, uint32_t group, uint32_t slot)
 	for (off_t i = 0; i < count; i += TIER_BLOCK)
 		TRY(write_all(t->fd, zero, sizeof zero, (uint64_t)(at + i)));
 	return 0;
+}
+
+void tier_harm(struct tier *t, uint32_t group, uint32_t slot, uint64_t bit)
+{
+	slot_check(t, group, slot);
+	const uint64_t at = page_at(t, group, slot) + bit / 8 % t->options.group[group].page_bytes;
+	uint8_t byte = 0;
+	if (read_all(t->fd, &byte, 1, at) != 0)
+		return;
+	byte ^= (uint8_t)(1u << bit % 8);
+	(void)write_all(t->fd, &byte, 1, at);
 }
 
 int tier_scan(struct tier *t, uint32_t group, uint32_t *slot, struct tier_proof *proof)

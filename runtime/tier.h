@@ -63,6 +63,8 @@ int tier_get(struct tier *tier, uint32_t group, uint32_t slot, const struct tier
 	     void *bytes, const char **why);
 /* Empties the slot and gives its space back to the file system: nothing of it stays in the file. */
 int tier_drop(struct tier *tier, uint32_t group, uint32_t slot);
+/* Turns bit `bit`, counted around, of what stands in the slot: a fault on purpose. */
+void tier_harm(struct tier *tier, uint32_t group, uint32_t slot, uint64_t bit);
 /* The first slot from *slot on that holds a page, by its proof; the bytes are not read.
    -ERR_NOT_FOUND: there is none. For the start. */
 int tier_scan(struct tier *tier, uint32_t group, uint32_t *slot, struct tier_proof *proof);

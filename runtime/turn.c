@@ -124,7 +124,12 @@ static void sampling_take(struct call *c, const struct wire_sampling *from)
    (the last token needs none). */
 static uint32_t output_most(const struct daemon *d, uint32_t prompt)
 {
-	const uint64_t slab = (uint64_t)d->limits.group[0].page_count[PLACE_DEVICE] * d->limits.page_tokens;
+	const struct sched_group *window = &d->limits.group[1];
+	uint64_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
+	if (window->window_tokens && window->page_count[PLACE_DEVICE] < sched_window(&d->limits, 1).turn_pages &&
+	    window->page_count[PLACE_DEVICE] < pages)
+		pages = window->page_count[PLACE_DEVICE];
+	const uint64_t slab = pages * d->limits.page_tokens;
 	const uint32_t left = d->limits.context_tokens - prompt;
 	return slab <= prompt || slab - prompt + 1 >= left ? left : (uint32_t)(slab - prompt + 1);
 }
@@ -166,6 +171,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	struct session *s = &d->sessions[c->session];
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	session_wake(s);
 	undo_take(d, call, add->keep);
 	if (add->keep < s->history) {
 		session_cut(d, c->session, add->keep);
@@ -216,15 +222,20 @@ void turn_restart(struct daemon *d, uint32_t call)
 {
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
+	session_wake(s);
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
 		form_start(turn_form(d, c), &c->form);
 	c->credit = (uint32_t)(d->options.stream_bytes / d->token_bytes_max) + 1;
+	/* What of it was found on the disk is the scheduler's history already. */
+	struct session_view view;
+	CHECK(sched_session(d->sched, s->sched, &view) == 0);
 	const struct event e = {
 		.kind = EVENT_TURN, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us,
 		.turn_key = (uint64_t)c->generation << 32 | call,
-		.as.turn = {.append = s->history, .output_max = c->output_max, .credit = c->credit,
+		.as.turn = {.keep = view.history, .append = s->history - view.history,
+			    .output_max = c->output_max, .credit = c->credit,
 			    .deadline_us = c->deadline_us}};
 	step(d, &e, NULL);
 }
@@ -234,7 +245,14 @@ void turn_restart_fail(struct daemon *d, uint32_t call)
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
 	/* As if it had never been asked for: what it added is cut. */
-	session_cut(d, c->session, s->mark[s->mark_count - 1].start);
+	const uint32_t start = s->mark[s->mark_count - 1].start;
+	struct session_view view;
+	session_cut(d, c->session, start);
+	if (sched_session(d->sched, s->sched, &view) == 0 && view.history > start) {
+		const struct event e = {.kind = EVENT_ROLLBACK, .session = s->sched, .turn = SCHED_NONE,
+					.now_us = d->now_us, .as.rollback = {.tokens = start}};
+		step(d, &e, NULL);
+	}
 	c->sampling.stop_count = c->sampling.bias_count = 0;
 	call_fail(d, call, ERR_RESTARTED);
 	keep_session(d, c->session);
@@ -488,8 +506,10 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		undo_do(d, s);
 		call_idem_forget(d, call);
 	} else {
-		if (e->as.end.history < s->history)
+		if (e->as.end.history < s->history) {
 			s->history = e->as.end.history;
+			lower_history_cut(d, c->session, s->history);
+		}
 		const bool marked = d->template && c->sampled &&
 			template_is_end_mark(d->template, d->tokenizer, c->token[c->sampled - 1]);
 		/* A turn of raw tokens opened nothing. */
@@ -536,5 +556,6 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (end.durable)
 		c->hold_mark = store_mark(d->store) + 1;
 	turn_form_drop(c);
+	session_rest(d, c->session);
 	call_end(d, call, &end);
 }

@@ -49,16 +49,32 @@ static int weights_keep(struct weights *w, struct weight *weight)
 	return 0;
 }
 
+uint32_t weights_window(const struct arch *arch, uint32_t layer)
+{
+	const bool local = arch->window > 0 && arch->window_period > 0 &&
+			   (layer + 1) % arch->window_period != 0;
+	return local ? arch->window : 0;
+}
+
+void weights_group(struct weights *w)
+{
+	uint32_t count[2] = {0, 0};
+	for (uint32_t i = 0; i < w->layer_count; i++) {
+		w->layer[i].group = w->layer[i].window > 0;
+		w->layer[i].layer = count[w->layer[i].group]++;
+	}
+}
+
 /* What of a layer is not a tensor. */
 static void layer_init(const struct arch *arch, uint32_t index, struct ops_layer *layer)
 {
-	const bool local = arch->window > 0 && arch->window_period > 0 &&
-			   (index + 1) % arch->window_period != 0;
+	const uint32_t window = weights_window(arch, index);
+	const bool local = window > 0;
 	const bool own_base = local && arch->rope_base_local > 0;
 	*layer = (struct ops_layer){
 		.group = 0,
 		.layer = index,
-		.window = local ? arch->window : 0,
+		.window = window,
 		.rope_dims = arch->rope_dims,
 		.rope = arch->rope,
 		.gate_kind = arch->gate,

@@ -33,6 +33,10 @@ int weights_open(const struct model *model, const struct split *split, const str
 		 struct device *device, weights_progress *progress, void *progress_arg,
 		 struct weights *out, char *reason);
 void weights_close(struct weights *weights);
+/* The layer's window; 0: it sees every position. */
+uint32_t weights_window(const struct arch *arch, uint32_t layer);
+/* Layers with a window have their pages in group 1, the others theirs in group 0; before, all are in 0. */
+void weights_group(struct weights *weights);
 /* One more vector of a layer that is not in the file: INT8's smoothing, bf16. */
 int weights_smooth(struct weights *weights, uint32_t layer, const uint16_t *values, uint32_t count);
 

@@ -10,7 +10,7 @@ struct answer {
 	int admitted, passed; /* passed: those behind need not wait for it */
 	enum wait_why why;
 	uint32_t blocker;
-	uint64_t short_units;
+	uint64_t short_bytes;
 };
 
 /* Units of the session that count as yielded now and would not once it runs. */
@@ -45,17 +45,19 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 	CHECK(units >= x->units);
 	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
 	uint32_t now = claim_quantum(s, t->prompt, have, claim);
-	answer.short_units = claim_missing(s, claim, now, 0);
-	if (answer.short_units == 0) /* a walk, so only if it can matter */
-		answer.short_units = claim_missing(s, claim, now, units_taken_back(s, t->session));
-	if (answer.short_units == 0) {
+	int never;
+	uint64_t missing = claim_missing(s, claim, now, 0);
+	if (missing == 0) /* a walk, so only if it can matter */
+		missing = claim_missing(s, claim, now, units_taken_back(s, t->session));
+	answer.short_bytes = missing * s->unit_bytes + window_short(s, t->session, units, &never);
+	if (answer.short_bytes == 0) {
 		answer.admitted = 1;
 		return answer;
 	}
 	/* Would it fit if every running turn had ended? If not, grants stand in its way; those are
 	   kept for as long as they were given, so the queue does not stand still for it. */
 	uint64_t others = s->granted_units - x->granted;
-	answer.passed = units + others > pages_total_units(s);
+	answer.passed = never || units + others > pages_total_units(s);
 	if (answer.passed)
 		answer.blocker = retain_blocker(s, t->session);
 	else if (s->running.first != SCHED_NONE)
@@ -77,8 +79,8 @@ static void admit_gate(struct sched *s, uint32_t turn, uint32_t units, struct an
 	uint32_t have = x->units - load_missing(s, t->session), claim = units - have;
 	uint32_t now = claim_quantum(s, t->prompt, have, claim);
 	uint64_t taken = units_taken_back(s, t->session) + retain_expected_units(s);
-	answer->short_units = claim_missing(s, claim, now, taken);
-	answer->admitted = answer->short_units == 0;
+	answer->short_bytes = claim_missing(s, claim, now, taken) * s->unit_bytes;
+	answer->admitted = answer->short_bytes == 0;
 	answer->passed = 0;
 	s->gated = s->gated || !answer->admitted;
 	answer->blocker = s->running.first != SCHED_NONE ? turn_at(s, s->running.first)->session : SCHED_NONE;
@@ -109,7 +111,7 @@ static void wait_tell(struct step *p, uint32_t turn, uint32_t place, const struc
 {
 	struct turn *t = turn_at(p->s, turn);
 	t->blocker = answer->blocker;
-	t->short_bytes = answer->short_units * p->s->unit_bytes;
+	t->short_bytes = answer->short_bytes;
 	p->s->counts.turns_waited += !t->waits;
 	if (t->waits && t->wait_why == answer->why)
 		return;
@@ -127,13 +129,14 @@ static void wait_tell(struct step *p, uint32_t turn, uint32_t place, const struc
 static void refuse_too_large(struct step *p)
 {
 	struct sched *s = p->s;
-	uint32_t total = pages_total_units(s), next;
+	uint64_t needed, limit;
+	uint32_t next;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = next) {
 		const struct turn *t = turn_at(s, turn);
 		uint32_t units = turn_units(s, t->prompt, t->output_max);
 		next = t->link.next;
-		if (units > total)
-			turn_refuse_pages(p, turn, units * s->unit_bytes, total * s->unit_bytes);
+		if (!window_fits(s, units, &needed, &limit))
+			turn_refuse_pages(p, turn, needed, limit);
 	}
 }
 
@@ -148,7 +151,7 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 	t->asked = s->step;
 	t->answer_why = answer.why;
 	t->blocker = answer.blocker;
-	t->short_bytes = answer.short_units * s->unit_bytes;
+	t->short_bytes = answer.short_bytes;
 	if (answer.admitted)
 		turn_run(p, turn, units);
 	return answer.admitted ? ADMIT_RUNS : answer.passed ? ADMIT_PASSED : ADMIT_WAITS;
@@ -222,7 +225,7 @@ void admit_waiting(struct step *p)
 		if (t->asked == s->step) {
 			answer.why = (enum wait_why)t->answer_why;
 			answer.blocker = t->blocker;
-			answer.short_units = t->short_bytes / s->unit_bytes;
+			answer.short_bytes = t->short_bytes;
 		}
 		wait_tell(p, turn, place++, &answer);
 		before = t->session;

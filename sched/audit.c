@@ -9,6 +9,7 @@
 
 struct tally {
 	uint64_t entries, granted, promised, shared_extra, chunks, resting, pausing, free_sessions;
+	uint64_t need[SCHED_GROUP_MAX], kept[SCHED_GROUP_MAX], window_granted[SCHED_GROUP_MAX];
 	uint64_t moving, held; /* held: bytes of owned pages on the device */
 	uint64_t column[PLACE_COUNT][COLUMN_COUNT];
 };
@@ -88,7 +89,10 @@ static void pages_check(const struct sched *s, uint32_t group, struct tally *sum
 		if (page->owners == 1) {
 			const struct session *alone = session_at(s, page->owner_xor);
 			CHECK(alone->state != SESSION_FREE);
-			CHECK(page->unit >= alone->units - alone->sole);
+			if (!window_of(s, group))
+				CHECK(page->unit >= alone->units - alone->sole);
+			CHECK(page->unit >= alone->low[group]);
+			CHECK(page->unit < alone->units);
 		}
 		if (group == 0)
 			sum->shared_extra += page->owners - 1;
@@ -105,7 +109,8 @@ static void pages_check(const struct sched *s, uint32_t group, struct tally *sum
 	CHECK(states[PLACE_DEVICE][PAGE_DOOMED] == s->page_doomed[group].count);
 	CHECK(states[PLACE_DEVICE][PAGE_MOVING] == s->page_leaving[group]);
 	CHECK(states[PLACE_DEVICE][PAGE_QUARANTINED] == s->page_quarantined[group]);
-	CHECK(yielding == s->yielding_units); /* the groups move in step */
+	if (!window_of(s, group))
+		CHECK(yielding == s->yielding_units); /* these groups move in step */
 	sum->entries += owners;
 	sum->column[PLACE_DEVICE][COLUMN_DOOMED] +=
 		((uint64_t)states[PLACE_DEVICE][PAGE_DOOMED] + states[PLACE_DEVICE][PAGE_QUARANTINED]) * bytes;
@@ -122,13 +127,19 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, 0);
 		uint32_t owners_before = 0xffffffffu;
+		CHECK(x->low[g] <= x->units);
 		for (; at.unit < x->units; cursor_next(s, &at)) {
+			CHECK((cursor_page(s, &at, g) == SCHED_NONE) == (at.unit < x->low[g]));
+			if (at.unit < x->low[g])
+				continue;
 			const struct page *page = page_at(s, g, cursor_page(s, &at, g));
 			CHECK(page->state == PAGE_OWNED);
 			CHECK(page->unit == at.unit);
 			CHECK(page->principal == x->principal);
-			CHECK(page->owners <= owners_before);
-			CHECK((page->owners == 1) == (at.unit >= x->units - x->sole));
+			/* An owner may have gone on, and trimmed its share of a page with a window. */
+			CHECK(window_of(s, g) || page->owners <= owners_before);
+			if (!window_of(s, g) || at.unit >= x->units - x->sole)
+				CHECK((page->owners == 1) == (at.unit >= x->units - x->sole));
 			if (page->owners == 1) {
 				CHECK(page->owner_xor == session);
 				CHECK(page->yielding == (at.unit >= x->floor));
@@ -152,6 +163,28 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 	CHECK(here == x->here_bytes);
 	for (uint32_t place = 0; place < PLACE_COUNT; place++)
 		CHECK(at_place[place] == x->at[place]);
+}
+
+/* Of groups with a window: what a next row must see is there, and little more. */
+static void windows_check(const struct sched *s, uint32_t session, struct tally *sum)
+{
+	const struct session *x = session_at(s, session);
+	CHECK(window_usable(s, session, x->resident) == x->resident);
+	CHECK(x->outgrown <= s->windowed);
+	if (s->windowed && x->state != SESSION_RUNNING)
+		CHECK(x->floor == 0 || x->floor >= x->units);
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		if (!window_of(s, g)) {
+			CHECK(x->low[g] == 0);
+			continue;
+		}
+		uint32_t held = x->units - x->low[g];
+		CHECK(held <= s->window_cap[g]);
+		if (x->state == SESSION_RUNNING)
+			CHECK(held <= turn_at(s, x->turn)->need[g]);
+		sum->kept[g] += window_kept_of(x, g);
+		sum->window_granted[g] += window_need(s, g, x->granted);
+	}
 }
 
 static void session_check(const struct sched *s, uint32_t session, struct tally *sum)
@@ -203,6 +236,7 @@ static void session_check(const struct sched *s, uint32_t session, struct tally 
 	sum->granted += x->granted;
 	sum->chunks += (x->units + CHUNK_UNITS - 1) / CHUNK_UNITS;
 	table_check(s, session, sum);
+	windows_check(s, session, sum);
 }
 
 static void turns_check(const struct sched *s, struct tally *sum)
@@ -235,7 +269,9 @@ static void turns_check(const struct sched *s, struct tally *sum)
 		CHECK(x->units - t->missing + t->claim == turn_units(s, t->prompt, t->output_max));
 		CHECK(t->missing <= t->claim);
 		CHECK(!t->loading || !t->in_flight);
-		CHECK(t->loading || t->missing == 0);
+		CHECK(t->loading || t->missing + t->strays == 0);
+		for (uint32_t g = 0; g < s->limits.group_count; g++)
+			sum->need[g] += t->need[g];
 		CHECK(t->promised <= t->claim);
 		if (s->limits.growth_tokens == 0)
 			CHECK(t->promised == t->claim);
@@ -286,7 +322,7 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 		bytes += principal_at(s, i)->bytes;
 		granted += principal_at(s, i)->granted;
 		if (s->limits.principal_bytes)
-			CHECK(principal_at(s, i)->granted * s->unit_bytes <= s->limits.principal_bytes);
+			CHECK(principal_at(s, i)->granted_bytes <= s->limits.principal_bytes);
 	}
 	CHECK(bytes == sum->held);
 	CHECK(granted == s->granted_units);
@@ -345,6 +381,12 @@ void sched_audit(const struct sched *s)
 	turns_check(s, &sum);
 	CHECK(sum.promised == s->promised_units);
 	CHECK(claim_safe(s)); /* I6 */
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		CHECK(sum.need[g] == s->window_need[g]);
+		CHECK(sum.kept[g] == s->window_kept[g]);
+		CHECK(sum.window_granted[g] == s->window_granted[g]);
+		CHECK(s->window_granted[g] <= s->window_grant_max[g]);
+	}
 	CHECK(s->promised_units <= claim_cover(s));
 	ledger_check(s, &sum);
 	CHECK(sum.moving == 2 * (uint64_t)s->copies);

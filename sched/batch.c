@@ -125,22 +125,28 @@ static void plan(struct step *p)
 	}
 }
 
-/* Units to be made free now. Where pages are held until they are durable, the next batch's pages
+/* Pages to be made free now. Where they are held until they are durable, the next batch's pages
    are given up one batch ahead, so that a turn rarely stands still for a record. */
-static uint32_t units_to_reclaim(const struct sched *s)
+static struct wanted pages_wanted(const struct sched *s)
 {
-	uint64_t wanted = 0;
+	struct wanted wanted = {0, {0}};
 	for (uint32_t i = 0; i < s->flight_count; i++) {
 		const struct flight *f = flight_at(s, i);
-		uint32_t ahead = turn_at(s, f->turn)->promised - f->wanted;
-		uint32_t ahead_max = units_of(s, f->rows);
-		wanted += f->wanted;
-		if (s->limits.hold_until_durable)
-			wanted += ahead < ahead_max ? ahead : ahead_max;
+		const struct turn *t = turn_at(s, f->turn);
+		uint32_t ahead = t->promised - f->wanted;
+		uint32_t ahead_max = s->limits.hold_until_durable ? units_of(s, f->rows) : 0;
+		wanted.units += f->wanted + (ahead < ahead_max ? ahead : ahead_max);
+		for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++) {
+			if (!window_of(s, g))
+				continue;
+			uint32_t left = t->need[g] - window_held(s, t->session, g);
+			CHECK(f->wanted <= left); /* what is reserved is enough, again */
+			left -= f->wanted;
+			wanted.pages[g] += f->wanted + (left < ahead_max ? left : ahead_max);
+		}
 	}
-	uint32_t coming = pages_coming_units(s);
-	CHECK(wanted <= s->promised_units);
-	return wanted > coming ? (uint32_t)(wanted - coming) : 0;
+	CHECK(wanted.units <= s->promised_units);
+	return wanted;
 }
 
 /* Assigns the entry's pages, as far as there are any; returns the rows that have pages. */
@@ -171,9 +177,8 @@ void batch_issue(struct step *p)
 	if (s->batch || s->running.count == 0)
 		return;
 	plan(p);
-	uint32_t units = units_to_reclaim(s);
-	if (units)
-		retain_reclaim(p, units);
+	struct wanted wanted = pages_wanted(s);
+	retain_reclaim(p, &wanted);
 	planned = s->flight_count;
 	for (uint32_t i = 0; i < planned; i++) {
 		struct flight f = *flight_at(s, i);
@@ -224,10 +229,8 @@ static void integrity_cut(struct step *p, uint32_t session, uint32_t group, uint
 	do {
 		struct session *x = session_at(s, member);
 		if (session_owns(s, member, group, page)) {
-			uint32_t before = x->resident, tokens = unit * s->limits.page_tokens;
-			pages_drop(p, member, unit, LOST_QUARANTINE);
-			if (x->resident > tokens)
-				x->resident = tokens;
+			uint32_t before = x->resident;
+			session_units_cut(p, member, unit, LOST_QUARANTINE);
 			if (x->state == SESSION_RUNNING) {
 				turn_at(s, x->turn)->end = END_INTEGRITY;
 				turn_at(s, x->turn)->err = ERR_INTEGRITY;
@@ -313,6 +316,8 @@ void on_batch_done(struct step *p)
 		if (r->end == END_INTEGRITY && page_at(s, r->group, bad_page(s, r))->bad == PAGE_BAD)
 			integrity_cut(p, turn_at(s, r->turn)->session, r->group, bad_page(s, r));
 	}
+	for (uint32_t i = 0; i < count; i++)
+		window_trim(p, turn_at(s, p->results[i].turn)->session);
 	for (uint32_t turn = s->running.first; turn != SCHED_NONE; turn = next) {
 		const struct turn *t = turn_at(s, turn);
 		next = t->link.next;

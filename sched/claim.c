@@ -18,6 +18,9 @@
  * are done only as far as the slack of every turn concerned allows.
  *
  * What a turn gives back is counted low: the units that nobody shares and that no grant keeps.
+ *
+ * All this is about the groups without a window. What a turn needs of the others is reserved when it
+ * is admitted: see window.c.
  */
 #include "sched/state.h"
 
@@ -56,7 +59,7 @@ static int64_t slack_least(const struct sched *s, uint32_t from, uint32_t to)
 
 int claim_safe(const struct sched *s)
 {
-	return slack_least(s, s->running.first, SCHED_NONE) >= 0;
+	return window_safe(s) && slack_least(s, s->running.first, SCHED_NONE) >= 0;
 }
 
 /* Units that may be taken out of A by somebody who gives nothing back. */
@@ -143,6 +146,8 @@ uint32_t claim_promise(struct sched *s, uint32_t turn, uint32_t wanted)
 uint32_t claim_excess(struct sched *s)
 {
 	while (!claim_safe(s)) {
+		if (!window_safe(s))
+			return s->running.last;
 		int64_t missing = -slack_least(s, s->running.first, SCHED_NONE);
 		if (promises_take_back(s, SCHED_NONE, (uint64_t)missing) == 0)
 			return s->running.last;

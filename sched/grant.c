@@ -4,12 +4,16 @@
  * A grant is a number of units of a session: its first `granted` units stay while it waits. Grants
  * are counted on the principal's quota and all together (grant_max), whether pages are there yet
  * or not. What lies beyond a grant is best effort: see retain.c.
+ *
+ * Where groups have windows, the head of a context is of no use without its own windows, which are
+ * gone. So a grant there keeps a whole context of up to so many units; one that has outgrown it is
+ * best effort as a whole, until it is granted more or is cut back.
  */
 #include "sched/state.h"
 
 uint32_t retain_floor(const struct session *x)
 {
-	return x->state == SESSION_RUNNING ? FLOOR_ALL : x->granted;
+	return x->state == SESSION_RUNNING ? FLOOR_ALL : x->outgrown ? 0 : x->granted;
 }
 
 /* The session, other than this one, that has held a grant longest. */
@@ -28,6 +32,10 @@ static void grant_set(struct sched *s, uint32_t session, enum residency kind, ui
 	CHECK(kind != RESIDENCY_BEST_EFFORT || units == 0);
 	s->granted_units += units - x->granted;
 	owner->granted += units - x->granted;
+	owner->granted_bytes += window_bytes(s, units) - window_bytes(s, x->granted);
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++)
+		if (window_of(s, g))
+			s->window_granted[g] += (uint64_t)window_need(s, g, units) - window_need(s, g, x->granted);
 	if (x->granted && !units)
 		chain_take(s, &s->grants, LINK_GRANT, session);
 	if (!x->granted && units)
@@ -50,6 +58,13 @@ struct offer {
 	int err;
 };
 
+/* The most units, of at most a whole context, that take no more than so many bytes. */
+static uint32_t units_within(const struct sched *s, uint64_t bytes)
+{
+	uint32_t units = window_units(s, bytes);
+	return window_bytes(s, units) > bytes ? units - 1 : units;
+}
+
 /* How many of the wanted units the quotas allow, the session's present grant counted as returned. */
 static struct offer offer_by_quota(const struct sched *s, uint32_t session, uint64_t wanted)
 {
@@ -62,10 +77,21 @@ static struct offer offer_by_quota(const struct sched *s, uint32_t session, uint
 		offer.blocker = retain_blocker(s, session);
 		offer.err = ERR_NO_PAGES;
 	}
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++) {
+		if (!window_of(s, g))
+			continue;
+		others = s->window_granted[g] - window_need(s, g, x->granted);
+		left = s->window_grant_max[g] > others ? s->window_grant_max[g] - others : 0;
+		if (wanted > left && left < s->window_cap[g]) {
+			wanted = left;
+			offer.blocker = retain_blocker(s, session);
+			offer.err = ERR_NO_PAGES;
+		}
+	}
 	if (s->limits.principal_bytes) {
-		uint64_t quota = s->limits.principal_bytes / s->unit_bytes;
-		uint64_t mine = principal_at(s, x->principal)->granted - x->granted;
-		left = quota > mine ? quota - mine : 0;
+		uint64_t mine = principal_at(s, x->principal)->granted_bytes - window_bytes(s, x->granted);
+		left = s->limits.principal_bytes > mine ? s->limits.principal_bytes - mine : 0;
+		left = units_within(s, left);
 		if (wanted > left) {
 			wanted = left;
 			offer.blocker = SCHED_NONE;
@@ -89,6 +115,11 @@ static uint32_t floor_affordable(const struct sched *s, uint32_t session, uint32
 	}
 	if (wanted <= x->floor || x->floor >= x->units)
 		return wanted;
+	if (s->windowed && wanted < x->units)
+		return wanted; /* it keeps nothing yet */
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++)
+		if (window_of(s, g) && x->units - x->low[g] > window_slack(s, g))
+			return 0;
 	uint64_t slack = claim_slack(s);
 	struct cursor at = cursor_at(s, session, x->floor);
 	for (; at.unit < x->units && at.unit < wanted; cursor_next(s, &at)) {
@@ -109,12 +140,10 @@ static int grant_decide(struct step *p, uint32_t session, struct effect *told)
 	struct session *x = session_at(s, session);
 	uint32_t kind = p->event->as.residency.kind;
 	uint64_t lease_us = p->event->as.residency.lease_us;
-	uint64_t wanted = (p->event->as.residency.bytes + s->unit_bytes - 1) / s->unit_bytes;
+	uint64_t wanted = window_units(s, p->event->as.residency.bytes);
 	struct offer offer = {0, SCHED_NONE, ERR_NONE};
 	CHECK(kind <= RESIDENCY_PINNED);
-	if (p->event->as.residency.bytes > UINT64_MAX - s->unit_bytes)
-		wanted = s->context_units;
-	if (wanted == 0 || wanted > s->context_units)
+	if (wanted == 0)
 		wanted = s->context_units; /* 0 asks for a whole context */
 	if (lease_us == 0 || lease_us > s->limits.lease_us_max)
 		lease_us = s->limits.lease_us_max; /* 0 asks for the longest */
@@ -137,6 +166,7 @@ static int grant_decide(struct step *p, uint32_t session, struct effect *told)
 	if (kind == RESIDENCY_BEST_EFFORT || offer.units > 0) {
 		grant_set(s, session, kind, offer.units);
 		x->expired = 0;
+		x->outgrown = s->windowed && x->units > x->granted;
 		pages_floor_set(s, session, retain_floor(x));
 		if (kind == RESIDENCY_LEASED) {
 			x->lease_until_us = lease_us < UINT64_MAX - s->now_us ? s->now_us + lease_us
@@ -146,7 +176,7 @@ static int grant_decide(struct step *p, uint32_t session, struct effect *told)
 		offer.err = ERR_NONE;
 	}
 	told->as.residency.kind = x->residency;
-	told->as.residency.bytes = x->granted * s->unit_bytes;
+	told->as.residency.bytes = window_bytes(s, x->granted);
 	told->as.residency.lease_us = x->lease_until_us ? x->lease_until_us - s->now_us : 0;
 	told->as.residency.free_bytes = claim_slack(s) * s->unit_bytes;
 	retain_settle(s, session, 0);
@@ -177,7 +207,7 @@ void on_residency(struct step *p)
 void retain_expire(struct step *p, uint32_t session)
 {
 	struct session *x = session_at(p->s, session);
-	uint64_t held = x->granted * p->s->unit_bytes;
+	uint64_t held = window_bytes(p->s, x->granted);
 	CHECK(x->residency == RESIDENCY_LEASED);
 	retain_release(p->s, session);
 	x->expired = 1;

@@ -59,8 +59,9 @@ enum event_kind {
 	EVENT_COPY_DONE,  /* of a copy that was asked for */
 	EVENT_DURABLE,    /* the records of all steps up to `step` are on disk */
 	EVENT_TIMER,      /* the deadline that sched_deadline_us told has passed */
-	EVENT_RATES,      /* measured rates of this machine */
+	EVENT_RATES,      /* measured rates of this machine; 0: no news of it */
 	EVENT_DRAIN,      /* admit nothing more */
+	EVENT_FOUND,      /* at the start: a session's next page was found on the disk, and is its own */
 	EVENT_KIND_COUNT
 };
 
@@ -91,7 +92,9 @@ struct event {
 		struct { uint64_t batch, measured_us; uint32_t result_count, reserved; } batch;
 		struct { uint64_t copy; uint32_t err, reserved; } copy; /* err 0: done and proven */
 		struct { uint64_t step; } durable;
+		/* copy_bytes_s: from that place to the device, what is behind a page in a queue counted in. */
 		struct { uint64_t prefill_ns_token, decode_ns_row, copy_bytes_s[PLACE_COUNT]; } rates;
+		struct { uint32_t slot[SCHED_GROUP_MAX], tokens, reserved; } found; /* tokens: that are valid */
 	} as;
 };
 
@@ -110,7 +113,8 @@ enum effect_kind {
 	EFFECT_REFUSED,    /* OPEN, FORK, ROLLBACK, RESIDENCY, PARK refused: err and the numbers */
 	EFFECT_RESIDENCY,  /* what a RESIDENCY event got */
 	EFFECT_ADMITTED,   /* a turn begins to run */
-	EFFECT_ASSIGN,     /* a run of pages gets an owner, and tags that count up from tag_first */
+	EFFECT_ASSIGN,     /* a run of pages gets an owner, and tags that count up from tag_first; of the
+			      device, or of the disk after FOUND */
 	EFFECT_SHARE,      /* a run of full pages gets one more owner */
 	EFFECT_FREE,       /* a run of pages lost its last owner */
 	EFFECT_QUARANTINE, /* a page is taken out of use until the restart */
@@ -129,7 +133,8 @@ enum wait_why { WAIT_PAGES, WAIT_TURNS, WAIT_BATCH, WAIT_PREFIX, WAIT_DURABLE, W
 
 enum lost_why {
 	LOST_PRESSURE = 1, LOST_LEASE, LOST_QUARANTINE, LOST_COPY, LOST_PARK,
-	LOST_POLICY /* its time was over, by the policy */
+	LOST_POLICY, /* its time was over, by the policy */
+	LOST_WINDOW  /* cut to where the pages of window layers are gone: nothing before is of use */
 };
 
 struct effect {
@@ -153,6 +158,7 @@ struct effect {
 			uint64_t copy, tag_from, tag_to;
 			uint32_t group, place_from, page_from, place_to, page_to;
 			uint32_t tokens; /* how many of the page's positions are valid */
+			uint32_t position_first, reserved;
 		} copy;
 		struct { uint64_t batch; uint32_t entry_first, entry_count, row_count, reserved; } batch;
 		struct { uint32_t why, place, blocker, reserved; uint64_t short_bytes, eta_us; } wait;

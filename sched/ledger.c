@@ -39,9 +39,10 @@ uint64_t ledger_promised(const struct sched *s)
 {
 	uint64_t bytes = 0;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		uint32_t units = s->page_free[PLACE_DEVICE][g].count;
-		if (units > s->promised_units)
-			units = s->promised_units;
+		uint64_t units = s->page_free[PLACE_DEVICE][g].count;
+		uint64_t promised = window_of(s, g) ? window_promised(s, g) : s->promised_units;
+		if (units > promised)
+			units = promised;
 		bytes += units * s->limits.group[g].page_bytes;
 	}
 	return bytes;

@@ -18,7 +18,8 @@ int unit_moves(const struct sched *s, const struct cursor *at)
 {
 	int moves = 0;
 	for (uint32_t g = 0; g < s->limits.group_count; g++)
-		moves |= page_at(s, g, cursor_page(s, at, g))->moving;
+		if (cursor_page(s, at, g) != SCHED_NONE)
+			moves |= page_at(s, g, cursor_page(s, at, g))->moving;
 	return moves;
 }
 
@@ -26,8 +27,33 @@ static int unit_lost(const struct sched *s, const struct cursor *at)
 {
 	int lost = 0;
 	for (uint32_t g = 0; g < s->limits.group_count; g++)
-		lost |= page_at(s, g, cursor_page(s, at, g))->bad == PAGE_LOST;
+		if (cursor_page(s, at, g) != SCHED_NONE)
+			lost |= page_at(s, g, cursor_page(s, at, g))->bad == PAGE_LOST;
 	return lost;
+}
+
+/* Its page of a group without a window is on the device, one of the others is not. */
+static int unit_stray(const struct sched *s, const struct cursor *at)
+{
+	int stray = 0;
+	if (!s->windowed || page_at(s, 0, cursor_page(s, at, 0))->place != PLACE_DEVICE)
+		return 0;
+	for (uint32_t g = 1; g < s->limits.group_count; g++)
+		if (cursor_page(s, at, g) != SCHED_NONE)
+			stray |= page_at(s, g, cursor_page(s, at, g))->place != PLACE_DEVICE;
+	return stray;
+}
+
+uint32_t load_strays(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	uint32_t strays = 0;
+	if (!s->windowed || no_tiers(s, x))
+		return 0;
+	struct cursor at = cursor_at(s, session, 0);
+	for (; at.unit < x->units; cursor_next(s, &at))
+		strays += (uint32_t)unit_stray(s, &at);
+	return strays;
 }
 
 uint32_t load_missing(const struct sched *s, uint32_t session)
@@ -49,8 +75,8 @@ int load_needed(const struct sched *s, uint32_t session)
 		return 0;
 	struct cursor at = cursor_at(s, session, 0);
 	for (; at.unit < x->units; cursor_next(s, &at))
-		if (page_at(s, 0, cursor_page(s, &at, 0))->place != PLACE_DEVICE || unit_moves(s, &at) ||
-		    unit_lost(s, &at))
+		if (page_at(s, 0, cursor_page(s, &at, 0))->place != PLACE_DEVICE || unit_stray(s, &at) ||
+		    unit_moves(s, &at) || unit_lost(s, &at))
 			return 1;
 	return 0;
 }
@@ -82,14 +108,6 @@ static uint32_t lost_unit(const struct sched *s, uint32_t session)
 	return at.unit;
 }
 
-static void lost_cut(struct step *p, uint32_t session, uint32_t unit)
-{
-	struct session *x = session_at(p->s, session);
-	pages_drop(p, session, unit, LOST_COPY);
-	if (x->resident > unit * p->s->limits.page_tokens)
-		x->resident = unit * p->s->limits.page_tokens;
-}
-
 /* A session at rest gives up what a failed copy has lost, and says so, before its next turn. */
 void load_mend(struct step *p, uint32_t session)
 {
@@ -97,7 +115,7 @@ void load_mend(struct step *p, uint32_t session)
 	uint32_t before = x->resident, unit = lost_unit(p->s, session);
 	if (unit == x->units)
 		return;
-	lost_cut(p, session, unit);
+	session_units_cut(p, session, unit, LOST_COPY);
 	effect_lost(p, session, before, LOST_COPY, PLACE_TOKENS);
 }
 
@@ -108,7 +126,7 @@ static void turn_mend(struct step *p, struct turn *t)
 	uint32_t before = x->resident, unit = lost_unit(p->s, t->session);
 	if (unit == x->units)
 		return;
-	lost_cut(p, t->session, unit);
+	session_units_cut(p, t->session, unit, LOST_COPY);
 	uint32_t lost = before - x->resident, part = lost < t->origin_reloaded ? lost : t->origin_reloaded;
 	t->origin_reloaded -= part;
 	t->origin_resident -= lost - part;
@@ -122,6 +140,7 @@ static void claim_renew(struct sched *s, struct turn *t)
 {
 	const struct session *x = session_at(s, t->session);
 	t->missing = load_missing(s, t->session);
+	t->strays = load_strays(s, t->session);
 	t->claim = turn_units(s, t->prompt, t->output_max) - (x->units - t->missing);
 	if (s->limits.growth_tokens == 0 || t->promised > t->claim) {
 		s->promised_units += t->claim - t->promised;
@@ -146,39 +165,58 @@ static int turn_look(struct step *p, uint32_t turn)
 	}
 	t->loading = (uint32_t)load_needed(s, t->session);
 	t->load_from = t->arriving = 0;
-	struct cursor at = cursor_at(s, t->session, x->units - x->sole);
+	/* With windows a page may be its own though others have the unit. */
+	struct cursor at = cursor_at(s, t->session, s->windowed ? 0 : x->units - x->sole);
 	for (; at.unit < x->units; cursor_next(s, &at))
 		for (uint32_t g = 0; g < s->limits.group_count; g++) {
+			if (cursor_page(s, &at, g) == SCHED_NONE)
+				continue;
 			const struct page *page = page_at(s, g, cursor_page(s, &at, g));
-			t->arriving += page->moving && page->place == PLACE_DEVICE;
+			t->arriving += page->owners == 1 && page->moving && page->place == PLACE_DEVICE;
 		}
 	return 1;
 }
 
-/* Begins as many copies as there are pages for, from where the last step stopped. */
-static void turn_load(struct step *p, uint32_t turn)
+/* Makes pages come free for what is loaded. */
+static void load_reclaim(struct step *p, uint32_t turn, uint32_t units)
+{
+	struct sched *s = p->s;
+	struct wanted wanted = {units, {0}};
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++)
+		if (window_of(s, g))
+			wanted.pages[g] = window_missing(s, turn_at(s, turn)->session, g);
+	retain_reclaim(p, &wanted);
+}
+
+/* Begins as many copies as there are pages for, from where the last step stopped. Returns how many of
+   them are of pages that others own too. */
+static uint32_t turn_load(struct step *p, uint32_t turn)
 {
 	struct sched *s = p->s;
 	struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
-	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX, passed = 0;
+	uint32_t wanted = t->missing < LOAD_MAX ? t->missing : LOAD_MAX, passed = 0, shared = 0;
 	wanted = wanted ? claim_promise(s, turn, wanted) : 0;
-	uint32_t coming = pages_coming_units(s);
-	if (wanted > coming)
-		retain_reclaim(p, wanted - coming);
-	if (wanted == 0 || pages_free_units(s) == 0)
-		return;
+	if (wanted == 0 && t->strays == 0)
+		return 0;
+	load_reclaim(p, turn, wanted);
 	struct cursor at = cursor_at(s, t->session, t->load_from < x->units ? t->load_from : x->units);
-	for (; at.unit < x->units && wanted && pages_free_units(s); cursor_next(s, &at)) {
-		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
-		if (page->place == PLACE_DEVICE)
+	for (; at.unit < x->units && (wanted || t->strays); cursor_next(s, &at)) {
+		int here = page_at(s, 0, cursor_page(s, &at, 0))->place == PLACE_DEVICE;
+		if (here && !unit_stray(s, &at))
 			continue;
-		if (unit_moves(s, &at)) {
+		if (unit_moves(s, &at) || (!here && wanted == 0)) {
 			passed = 1; /* it goes down: to be had when it has arrived */
 			continue;
 		}
-		pages_move(p, t->session, at.unit, PLACE_DEVICE);
-		t->arriving += page->owners == 1 ? s->limits.group_count : 0;
+		if (!pages_room(s, &at, PLACE_DEVICE))
+			break;
+		shared += !here && page_at(s, 0, cursor_page(s, &at, 0))->owners > 1;
+		t->arriving += pages_move(p, t->session, at.unit, PLACE_DEVICE);
+		if (here) {
+			t->strays--;
+			continue;
+		}
 		t->missing--;
 		t->claim--;
 		t->promised--;
@@ -187,17 +225,26 @@ static void turn_load(struct step *p, uint32_t turn)
 	}
 	if (!passed)
 		t->load_from = at.unit;
+	return shared;
 }
 
-void load_issue(struct step *p)
+/* Returns 1 if a claim became smaller by it: then somebody who waits may fit. */
+int load_issue(struct step *p)
 {
 	struct sched *s = p->s;
+	uint32_t shared = 0;
 	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
 		next = turn_at(s, turn)->link.next;
 		/* A table is walked when there is something to see, not for each copy of a long context. */
 		const struct turn *t = turn_at(s, turn);
-		int look = p->look || t->admitted_step == s->step || (t->missing == 0 && t->arriving == 0);
-		if (t->loading && (!look || turn_look(p, turn)) && t->missing)
-			turn_load(p, turn);
+		int look = p->look || t->admitted_step == s->step ||
+			(t->missing + t->strays == 0 && t->arriving == 0);
+		if (t->loading && (!look || turn_look(p, turn)) && t->missing + t->strays)
+			shared += turn_load(p, turn);
 	}
+	/* What one of them loads the others need not claim. */
+	for (uint32_t turn = s->running.first; shared && turn != SCHED_NONE; turn = turn_at(s, turn)->link.next)
+		if (turn_at(s, turn)->loading)
+			claim_renew(s, turn_at(s, turn));
+	return shared > 0;
 }

@@ -22,7 +22,7 @@ static void page_push(struct sched *s, struct chain *chain, uint32_t group, uint
 	chain->count++;
 }
 
-static uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group)
+uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group)
 {
 	uint32_t page = chain->first;
 	CHECK(chain->count > 0);
@@ -58,38 +58,43 @@ void pages_init(struct sched *s)
 uint32_t pages_free_units(const struct sched *s)
 {
 	uint32_t units = s->page_free[PLACE_DEVICE][0].count;
-	for (uint32_t g = 1; g < s->limits.group_count; g++)
+	for (uint32_t g = 1; g < s->limits.group_count; g++) /* with a window or not */
 		if (s->page_free[PLACE_DEVICE][g].count < units)
 			units = s->page_free[PLACE_DEVICE][g].count;
 	return units;
 }
 
+uint32_t pages_coming(const struct sched *s, uint32_t group)
+{
+	return s->page_free[PLACE_DEVICE][group].count + s->page_doomed[group].count + s->page_leaving[group];
+}
+
 uint32_t pages_coming_units(const struct sched *s)
 {
 	uint32_t units = 0xffffffffu;
-	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		uint32_t count = s->page_free[PLACE_DEVICE][g].count + s->page_doomed[g].count + s->page_leaving[g];
-		units = count < units ? count : units;
-	}
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		if (!window_of(s, g) && pages_coming(s, g) < units)
+			units = pages_coming(s, g);
 	return units;
 }
 
-int pages_room(const struct sched *s, enum place place)
+int pages_room(const struct sched *s, const struct cursor *at, enum place place)
 {
-	for (uint32_t g = 0; g < s->limits.group_count; g++)
-		if (s->page_free[place][g].count == 0)
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		uint32_t page = cursor_page(s, at, g);
+		if (page != SCHED_NONE && page_at(s, g, page)->place != place &&
+		    s->page_free[place][g].count == 0)
 			return 0;
+	}
 	return 1;
 }
 
 uint32_t pages_total_units(const struct sched *s)
 {
 	uint32_t units = 0xffffffffu;
-	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		uint32_t left = s->limits.group[g].page_count[PLACE_DEVICE] - s->page_quarantined[g];
-		if (left < units)
-			units = left;
-	}
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		if (!window_of(s, g) && window_total(s, g) < units)
+			units = window_total(s, g);
 	return units;
 }
 
@@ -125,7 +130,7 @@ void cursor_next(const struct sched *s, struct cursor *at)
 		at->chunk = chunk_at(s, at->chunk)[1];
 }
 
-static uint32_t *cursor_entry(const struct sched *s, const struct cursor *at, uint32_t group)
+uint32_t *cursor_entry(const struct sched *s, const struct cursor *at, uint32_t group)
 {
 	return &chunk_at(s, at->chunk)[2 + at->unit % CHUNK_UNITS * s->limits.group_count + group];
 }
@@ -142,7 +147,7 @@ uint32_t table_page(const struct sched *s, uint32_t session, uint32_t group, uin
 	return cursor_page(s, &at, group);
 }
 
-static void table_grow(struct sched *s, struct session *x, uint32_t units)
+void table_grow(struct sched *s, struct session *x, uint32_t units)
 {
 	uint32_t have = (x->units + CHUNK_UNITS - 1) / CHUNK_UNITS;
 	CHECK(units >= x->units);
@@ -183,14 +188,8 @@ static void table_shrink(struct sched *s, struct session *x, uint32_t units)
 
 /* Owners. */
 
-struct run {
-	enum effect_kind kind;
-	uint32_t session, group, page, unit, reason;
-	uint64_t tag;
-};
-
 /* Adds to the last effect if pages, tags and positions all count on, so that one record is enough. */
-static void run_emit(struct step *p, const struct run *run)
+void run_emit(struct step *p, const struct run *run)
 {
 	struct effect *last = p->out->count ? &p->out->list[p->out->count - 1] : NULL;
 	const struct page *page = page_at(p->s, run->group, run->page);
@@ -230,7 +229,7 @@ static enum column column_of(const struct sched *s, const struct page *page)
 }
 
 /* Counts a page with one owner for it, or not any more; `sign` is 1 or -1. */
-static void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign)
+void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign)
 {
 	struct session *x = session_at(s, page->owner_xor);
 	uint64_t bytes = s->limits.group[group].page_bytes;
@@ -302,8 +301,12 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 	s->share_extra += units;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor source = cursor_at(s, from, 0), at = cursor_at(s, to, 0);
-		for (uint32_t i = 0; i < units; i++) {
+		x->low[g] = units ? session_at(s, from)->low[g] : 0;
+		for (uint32_t i = 0; i < units; i++, cursor_next(s, &source), cursor_next(s, &at)) {
 			uint32_t index = cursor_page(s, &source, g);
+			*cursor_entry(s, &at, g) = index;
+			if (index == SCHED_NONE)
+				continue;
 			struct page *page = page_at(s, g, index);
 			CHECK(page->state == PAGE_OWNED);
 			enum column before = column_of(s, page);
@@ -318,11 +321,8 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 			page->owner_xor ^= to;
 			ledger_move(s, account_of[page->place], before, column_of(s, page),
 				    s->limits.group[g].page_bytes);
-			*cursor_entry(s, &at, g) = index;
 			struct run run = {EFFECT_SHARE, to, g, index, i, 0, page->tag};
 			run_emit(p, &run);
-			cursor_next(s, &source);
-			cursor_next(s, &at);
 		}
 	}
 }
@@ -405,7 +405,7 @@ static void page_leave(struct step *p, const struct run *run)
 
 /* Moves. */
 
-static void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b)
+void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b)
 {
 	struct page *x = page_at(s, group, a), *y = page_at(s, group, b);
 	uint32_t slot = x->slot;
@@ -459,19 +459,29 @@ static void page_move(struct step *p, uint32_t session, uint32_t group, uint32_t
 	told->as.copy.copy = s->copy_next++ << 28 | (uint64_t)group << 26 | other;
 	uint32_t first = page->unit * s->limits.page_tokens, left = x->resident - first;
 	told->as.copy.tokens = left < s->limits.page_tokens ? left : s->limits.page_tokens;
+	told->as.copy.position_first = first;
 }
 
-/* Moves the session's unit, in all groups, to a place with room. Whoever else owns it finds it there. */
-void pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to)
+/* Moves the session's unit, in all groups, to a place with room. Whoever else owns it finds it there.
+   A page of a group with a window may be there already: another owner of the unit, without that page,
+   moved the rest. Returns how many of the moved pages have no other owner. */
+uint32_t pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to)
 {
 	struct sched *s = p->s;
 	struct cursor at = cursor_at(s, session, unit);
-	CHECK(pages_room(s, to));
+	uint32_t alone = 0;
+	CHECK(pages_room(s, &at, to));
 	const struct page *lead = page_at(s, 0, cursor_page(s, &at, 0));
 	s->yielding_units -= (uint32_t)page_yields(lead);
-	for (uint32_t g = 0; g < s->limits.group_count; g++)
-		page_move(p, session, g, cursor_page(s, &at, g), to);
+	for (uint32_t g = 0; g < s->limits.group_count; g++) {
+		uint32_t page = cursor_page(s, &at, g);
+		if (page == SCHED_NONE || page_at(s, g, page)->place == to)
+			continue;
+		alone += page_at(s, g, page)->owners == 1;
+		page_move(p, session, g, page, to);
+	}
 	s->yielding_units += (uint32_t)page_yields(lead);
+	return alone;
 }
 
 /* A page whose slot nobody needs any more. */
@@ -543,8 +553,10 @@ void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost
 	/* I10: the batch in flight may read any page of its sessions. */
 	if (units_left < x->units && x->turn != SCHED_NONE)
 		CHECK(!turn_at(s, x->turn)->in_flight);
+	window_kept_count(s, x, -1);
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
-		struct cursor at = cursor_at(s, session, units_left);
+		CHECK(units_left == 0 || units_left >= x->low[g]);
+		struct cursor at = cursor_at(s, session, units_left > x->low[g] ? units_left : x->low[g]);
 		while (at.unit < x->units) {
 			struct run run = {EFFECT_FREE, session, g, cursor_page(s, &at, g), at.unit, reason, 0};
 			run.tag = page_at(s, g, run.page)->tag;
@@ -555,6 +567,28 @@ void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost
 	table_shrink(s, x, units_left);
 	if (x->edge > x->units)
 		x->edge = x->units;
+	for (uint32_t g = 0; units_left == 0 && g < s->limits.group_count; g++)
+		x->low[g] = 0;
+	window_kept_count(s, x, 1);
+}
+
+/* The group's pages before the unit `low` go: the session runs, and will never look at them again. */
+void pages_trim(struct step *p, uint32_t session, uint32_t group, uint32_t low)
+{
+	struct sched *s = p->s;
+	struct session *x = session_at(s, session);
+	CHECK(window_of(s, group));
+	CHECK(low <= x->units);
+	CHECK(x->floor == FLOOR_ALL);
+	CHECK(!turn_at(s, x->turn)->in_flight); /* I10 */
+	struct cursor at = cursor_at(s, session, x->low[group]);
+	for (; at.unit < low; cursor_next(s, &at)) {
+		struct run run = {EFFECT_FREE, session, group, cursor_page(s, &at, group), at.unit, 0, 0};
+		run.tag = page_at(s, group, run.page)->tag;
+		page_leave(p, &run);
+		*cursor_entry(s, &at, group) = SCHED_NONE;
+	}
+	x->low[group] = low;
 }
 
 void pages_floor_set(struct sched *s, uint32_t session, uint32_t floor)
@@ -563,8 +597,9 @@ void pages_floor_set(struct sched *s, uint32_t session, uint32_t floor)
 	uint32_t low = floor < x->floor ? floor : x->floor, high = floor < x->floor ? x->floor : floor;
 	if (high > x->units)
 		high = x->units;
+	window_kept_count(s, x, -1);
 	for (uint32_t g = 0; g < s->limits.group_count && low < high; g++) {
-		struct cursor at = cursor_at(s, session, low);
+		struct cursor at = cursor_at(s, session, low > x->low[g] ? low : x->low[g]);
 		for (; at.unit < high; cursor_next(s, &at)) {
 			struct page *page = page_at(s, g, cursor_page(s, &at, g));
 			if (g == 0)
@@ -578,6 +613,7 @@ void pages_floor_set(struct sched *s, uint32_t session, uint32_t floor)
 		}
 	}
 	x->floor = floor;
+	window_kept_count(s, x, 1);
 }
 
 void pages_durable(struct sched *s, uint64_t step)

@@ -251,10 +251,13 @@ static void session_cut(struct step *p, uint32_t session, uint32_t left, enum lo
 	struct session *x = session_at(s, session);
 	uint32_t before = x->resident;
 	CHECK(x->state != SESSION_RUNNING);
-	s->counts.pages_given_up += (uint64_t)(x->units - left) * s->limits.group_count;
-	pages_drop(p, session, left, why);
-	if (x->resident > left * s->limits.page_tokens)
-		x->resident = left * s->limits.page_tokens;
+	uint64_t pages = 0;
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		pages += x->units - x->low[g];
+	session_units_cut(p, session, left, why);
+	for (uint32_t g = 0; g < s->limits.group_count; g++)
+		pages -= x->units - x->low[g];
+	s->counts.pages_given_up += pages;
 	effect_lost(p, session, before, why, PLACE_TOKENS);
 }
 
@@ -305,30 +308,56 @@ static void low_drop(struct step *p, uint32_t session, enum place place)
 		low_take(s, session, place); /* it was granted since: not to be asked again */
 }
 
-/* Where a unit worth so much goes from the device: to the first lower place that has room, or where
-   something worth less can be thrown out for it; else only its tokens stay. */
-static enum place place_below(struct step *p, uint32_t session, uint64_t value)
+/* To have a unit back from there takes less time than to compute it again; not known: it does. */
+static int place_pays(const struct sched *s, const struct session *x, enum place place)
+{
+	if (s->copy_bytes_s[place] == 0 || s->prefill_ns_token == 0)
+		return 1;
+	double load = (double)s->unit_bytes / (double)s->copy_bytes_s[place];
+	double compute = (double)s->prefill_ns_token * s->limits.page_tokens / 1e9;
+	if (s->limits.knee_tokens)
+		compute *= 1 + (double)x->resident / s->limits.knee_tokens;
+	return load < compute;
+}
+
+static int place_is(const struct sched *s, uint32_t session, enum place place)
+{
+	return s->limits.policy != POLICY_NONE && s->limits.group[0].page_count[place] > 0 &&
+	       place_pays(s, session_at(s, session), place);
+}
+
+/* Throws out what is worth less on the place. Returns 1 if there is room then. */
+static int place_clear(struct step *p, uint32_t session, const struct cursor *at, uint64_t value,
+		       enum place place)
 {
 	struct sched *s = p->s;
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++) {
-		if (s->limits.policy == POLICY_NONE || s->limits.group[0].page_count[place] == 0)
-			continue;
-		if (pages_room(s, (enum place)place))
-			return (enum place)place;
-		for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
-			uint64_t least = 0;
-			uint32_t other = victim(s, (enum place)place, &least);
-			if (other == SCHED_NONE || least > value)
-				break;
-			/* Worth the same, as all are without POLICY_COST: who was used last stays. */
-			uint64_t since = session_at(s, session)->idle_since_us;
-			if (least == value && session_at(s, other)->idle_since_us >= since)
-				break;
-			low_drop(p, other, (enum place)place);
-			if (pages_room(s, (enum place)place))
-				return (enum place)place;
-		}
+	for (int tries = 0; tries < 4 && s->limits.policy != POLICY_SWAP; tries++) {
+		uint64_t least = 0;
+		uint32_t other = victim(s, place, &least);
+		if (other == SCHED_NONE || least > value)
+			return 0;
+		/* Worth the same, as all are without POLICY_COST: who was used last stays. */
+		uint64_t since = session_at(s, session)->idle_since_us;
+		if (least == value && session_at(s, other)->idle_since_us >= since)
+			return 0;
+		low_drop(p, other, place);
+		if (pages_room(s, at, place))
+			return 1;
 	}
+	return 0;
+}
+
+/* Where a unit worth so much goes from the device: to the first lower place that has room, or to the
+   lowest where something worth less can be thrown out for it; else only its tokens stay. */
+static enum place place_below(struct step *p, uint32_t session, const struct cursor *at, uint64_t value)
+{
+	struct sched *s = p->s;
+	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
+		if (place_is(s, session, (enum place)place) && pages_room(s, at, (enum place)place))
+			return (enum place)place;
+	for (uint32_t place = PLACE_DISK; place > PLACE_DEVICE; place--)
+		if (place_is(s, session, (enum place)place) && place_clear(p, session, at, value, (enum place)place))
+			return (enum place)place;
 	return PLACE_TOKENS;
 }
 
@@ -349,9 +378,9 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 		if (page->owners > 1 && (!shared || !page_yields(page)))
 			break;
 		enum place to = cut < x->units || unit_moves(s, &at) ? PLACE_TOKENS
-								    : place_below(p, session, worth(s, c, session));
+								    : place_below(p, session, &at, worth(s, c, session));
 		if (to != PLACE_TOKENS) {
-			pages_move(p, session, unit - 1, to);
+			(void)pages_move(p, session, unit - 1, to);
 			gained++;
 			continue;
 		}
@@ -384,54 +413,82 @@ static uint32_t victim_hinted(const struct sched *s)
 	return found;
 }
 
-static uint32_t reclaim_sole(struct step *p, uint32_t units)
+/* Pages that are still wanted, of the group that lacks most. */
+static uint32_t lacking(const struct sched *s, const struct wanted *wanted)
+{
+	uint32_t coming = pages_coming_units(s);
+	uint32_t most = wanted->units > coming ? (uint32_t)(wanted->units - coming) : 0;
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++) {
+		coming = pages_coming(s, g);
+		if (wanted->pages[g] > (uint64_t)coming + most)
+			most = (uint32_t)(wanted->pages[g] - coming);
+	}
+	return most;
+}
+
+static void reclaim_sole(struct step *p, const struct wanted *wanted)
 {
 	struct sched *s = p->s;
-	uint32_t gained = 0;
-	while (gained < units) {
+	for (uint32_t units; (units = lacking(s, wanted)) > 0; ) {
 		uint64_t least = 0;
 		uint32_t session = s->limits.policy == POLICY_HINTED ? victim_hinted(s)
 								    : victim(s, PLACE_DEVICE, &least);
 		if (session == SCHED_NONE)
 			break;
 		uint32_t given = session_at(s, session)->at[PLACE_DEVICE]
-			? session_give(p, session, units - gained, 0) : 0;
+			? session_give(p, session, units, 0) : 0;
 		retain_settle(s, session, 0); /* a list for shares, if that is all it has */
 		if (given == 0 && session_at(s, session)->at_rest == REST_SOLE) {
 			rest_take(s, session); /* what it has here is granted */
 			rest_put(s, session, REST_SHARED, 0);
 		}
-		gained += given;
 	}
-	return gained;
 }
 
-/* Makes `units` more units free or doomed. In this order: what idle sessions own alone, least worth
+/* What is wanted may be a page of a group with a window that the session yields, of a unit that somebody
+   else does not. */
+static void window_give(struct step *p, uint32_t session, const struct wanted *wanted)
+{
+	struct sched *s = p->s;
+	const struct session *x = session_at(s, session);
+	if (s->windowed && x->units > 0 && x->floor == 0 && lacking(s, wanted))
+		session_cut(p, session, 0, x->expired ? LOST_LEASE : LOST_PRESSURE);
+}
+
+/* Makes what is wanted free or doomed. In this order: what idle sessions own alone, least worth
    first; what they share among themselves; what sessions with a waiting turn hold, the last in the
    queue first. A session that has nothing to give now goes to the recent end, so that the next call
    does not meet it again first. */
-void retain_reclaim(struct step *p, uint32_t units)
+void retain_reclaim(struct step *p, const struct wanted *wanted)
 {
 	struct sched *s = p->s;
-	CHECK(units <= s->yielding_units);
+	if (lacking(s, wanted) == 0)
+		return;
+	CHECK(wanted->units <= (uint64_t)pages_coming_units(s) + s->yielding_units);
 	for (uint32_t class = 0, moves = MOVES_MAX; s->limits.policy == POLICY_COST && class < s->class_count;
 	     class++)
 		moves -= class_age(s, class, moves);
-	uint32_t gained = reclaim_sole(p, units);
-	for (uint32_t visits = s->shared_rest.count; visits > 0 && gained < units; visits--) {
+	reclaim_sole(p, wanted);
+	uint32_t units;
+	/* To make room below, others may lose what they have, and leave the list. */
+	for (uint32_t visits = s->shared_rest.count;
+	     visits > 0 && s->shared_rest.count && (units = lacking(s, wanted)) > 0; visits--) {
 		uint32_t session = s->shared_rest.first;
-		gained += session_give(p, session, units - gained, 1);
+		(void)session_give(p, session, units, 1);
+		window_give(p, session, wanted);
 		rest_take(s, session);
 		retain_settle(s, session, 0);
 	}
-	gained += gained < units ? reclaim_sole(p, units - gained) : 0;
-	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && gained < units;
+	reclaim_sole(p, wanted);
+	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && (units = lacking(s, wanted)) > 0;
 	     turn = turn_at(s, turn)->link.prev) {
 		uint32_t session = turn_at(s, turn)->session;
-		if (session_at(s, session)->state == SESSION_WAITING)
-			gained += session_give(p, session, units - gained, 1);
+		if (session_at(s, session)->state != SESSION_WAITING)
+			continue;
+		(void)session_give(p, session, units, 1);
+		window_give(p, session, wanted);
 	}
-	CHECK(gained == units);
+	CHECK(lacking(s, wanted) == 0);
 }
 
 /* All that the session may lose. */
@@ -443,18 +500,21 @@ static void session_give_all(struct step *p, uint32_t session, enum lost_why why
 	retain_settle(p->s, session, 0);
 }
 
-/* Moves the session's units that are on the device to a lower place, from the end of its table, as far
+/* Moves the session's units that are on higher places to a lower one, from the end of its table, as far
    as there is room. */
 static void session_lower(struct step *p, uint32_t session, enum place to, uint32_t floor)
 {
 	struct sched *s = p->s;
 	const struct session *x = session_at(s, session);
-	for (uint32_t unit = x->units; unit > floor && pages_room(s, to); unit--) {
+	for (uint32_t unit = x->units; unit > floor; unit--) {
 		struct cursor at = cursor_at(s, session, unit - 1);
+		if (!pages_room(s, &at, to))
+			break;
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
-		if (page->place != PLACE_DEVICE || unit_moves(s, &at) || (page->owners > 1 && !page_yields(page)))
+		if (page->place >= to || unit_moves(s, &at) || page->bad ||
+		    (page->owners > 1 && page->yielding < page->owners))
 			continue;
-		pages_move(p, session, unit - 1, to);
+		(void)pages_move(p, session, unit - 1, to);
 	}
 	retain_settle(s, session, 0);
 }
@@ -476,12 +536,17 @@ void retain_pause(struct step *p, uint32_t session)
 static void lower_ahead(struct step *p)
 {
 	struct sched *s = p->s;
-	uint32_t wanted = pages_total_units(s) / 32, left = AHEAD_MAX;
+	struct wanted wanted = {pages_total_units(s) / 32, {0}};
+	uint32_t left = AHEAD_MAX;
 	uint64_t least = 0;
-	if (s->limits.group[0].page_count[PLACE_HOST] == 0 || s->limits.policy == POLICY_NONE ||
-	    s->limits.policy == POLICY_SWAP)
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++)
+		if (window_of(s, g))
+			wanted.pages[g] = window_total(s, g) / 32;
+	const uint32_t *count = s->limits.group[0].page_count;
+	enum place to = count[PLACE_HOST] ? PLACE_HOST : PLACE_DISK;
+	if (count[to] == 0 || s->limits.policy == POLICY_NONE || s->limits.policy == POLICY_SWAP)
 		return;
-	while (left > 0 && pages_coming_units(s) < wanted && pages_room(s, PLACE_HOST)) {
+	while (left > 0 && lacking(s, &wanted) && s->page_free[to][0].count) {
 		uint32_t session = victim(s, PLACE_DEVICE, &least);
 		if (session == SCHED_NONE)
 			return;
@@ -501,20 +566,26 @@ static void disk_ahead(struct step *p)
 	uint64_t least = 0;
 	if (count == 0 || s->limits.group[0].page_count[PLACE_DISK] == 0 || s->limits.policy == POLICY_SWAP)
 		return;
+	/* Where a disk does not pay, the host gives up what is worth least when it must. */
+	if (!place_pays(s, session_at(s, 0), PLACE_DISK))
+		return;
 	const struct chain *empty = &s->page_free[PLACE_HOST][0];
 	for (uint32_t left = AHEAD_MAX; left > 0 && empty->count < (count + 31) / 32; left--) {
 		uint32_t session = victim(s, PLACE_HOST, &least);
-		if (session == SCHED_NONE || !pages_room(s, PLACE_DISK))
+		if (session == SCHED_NONE)
 			return;
 		struct session *x = session_at(s, session);
 		uint32_t unit = x->units;
+		struct cursor at = {0, 0};
 		for (; unit > x->units - x->sole; unit--) {
-			struct cursor at = cursor_at(s, session, unit - 1);
+			at = cursor_at(s, session, unit - 1);
 			if (page_at(s, 0, cursor_page(s, &at, 0))->place == PLACE_HOST && !unit_moves(s, &at))
 				break;
 		}
+		if (unit > x->units - x->sole && !pages_room(s, &at, PLACE_DISK))
+			return;
 		if (unit > x->units - x->sole)
-			pages_move(p, session, unit - 1, PLACE_DISK);
+			(void)pages_move(p, session, unit - 1, PLACE_DISK);
 		retain_settle(s, session, 0);
 		if (unit == x->units - x->sole)
 			return;

@@ -26,6 +26,9 @@ static int groups_check(const struct sched_limits *l, const char **field)
 		for (uint32_t place = 0; place < PLACE_COUNT; place++)
 			if (group->page_count[place] > 1u << 24)
 				return limits_refuse(field, "page_count");
+		/* What stands in units is counted in the first group. */
+		if (group->window_tokens > (g == 0 ? 0 : 1u << 27))
+			return limits_refuse(field, "window_tokens");
 	}
 	return 0;
 }
@@ -81,8 +84,9 @@ uint32_t sched_effect_max(const struct sched_limits *l)
 {
 	/* In one step a page is freed once at most, since pages are assigned last; a batch is assigned
 	   what its rows fill, and two partial pages an entry; a fork shares one table; a session is
-	   opened, closed, loses pages twice (sole, then shared units), and its lease ends; a turn is
-	   admitted, told to wait, paused and ended. Beside them: a refusal, a batch, an answer. */
+	   opened, closed, loses pages twice (sole, then shared units), a cut loses its windows, and its
+	   lease ends; a turn is admitted, told to wait, paused and ended. Beside them: a refusal, a batch,
+	   an answer. */
 	uint64_t assigned = l->batch_rows / l->page_tokens + 2 * (uint64_t)l->batch_turns;
 	uint64_t pages = 0, units = (l->context_tokens + (uint64_t)l->page_tokens - 1) / l->page_tokens;
 	for (uint32_t g = 0; g < l->group_count; g++)
@@ -92,7 +96,7 @@ uint32_t sched_effect_max(const struct sched_limits *l)
 		units = pages;
 	/* Copies: what is loaded, what is moved down for it or ahead, one whole context. */
 	uint64_t copies = assigned + units + 2 * (uint64_t)LOAD_MAX * l->batch_turns + 4 * AHEAD_MAX;
-	uint64_t most = pages + (assigned + units + copies) * l->group_count + 6 * (uint64_t)l->session_count +
+	uint64_t most = pages + (assigned + units + copies) * l->group_count + 7 * (uint64_t)l->session_count +
 		5 * (uint64_t)l->turn_count + 16;
 	return most < 0xffffffffu ? (uint32_t)most : 0xffffffffu;
 }
@@ -108,10 +112,12 @@ struct sched *sched_init(void *block, const struct sched_limits *limits)
 	(void)state_layout(s);
 	s->tag_next = 1;
 	s->batch_next = 1;
+	s->copy_next = 1; /* no copy is number 0 */
 	s->arrival_next = 1;
 	for (uint32_t g = 0; g < limits->group_count; g++)
-		s->unit_bytes += limits->group[g].page_bytes;
+		s->unit_bytes += window_of(s, g) ? 0 : limits->group[g].page_bytes;
 	s->context_units = units_of(s, limits->context_tokens);
+	window_init(s);
 	chain_clear(&s->session_free);
 	chain_clear(&s->grants);
 	chain_clear(&s->turn_free);
@@ -154,9 +160,19 @@ static void on_timer(struct step *p)
 
 static void on_rates(struct step *p)
 {
-	p->s->prefill_ns_token = p->event->as.rates.prefill_ns_token;
-	p->s->decode_ns_row = p->event->as.rates.decode_ns_row;
-	p->s->prefill_rows = 0; /* a new guess */
+	struct sched *s = p->s;
+	const uint64_t *copy = p->event->as.rates.copy_bytes_s;
+	/* 0 is no news. What is quite another rate asks for a new guess of a step's rows. */
+	uint64_t was = s->prefill_ns_token, is = p->event->as.rates.prefill_ns_token;
+	if (is) {
+		s->prefill_rows = is / 2 > was || is < was / 2 ? 0 : s->prefill_rows;
+		s->prefill_ns_token = is;
+	}
+	if (p->event->as.rates.decode_ns_row)
+		s->decode_ns_row = p->event->as.rates.decode_ns_row;
+	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
+		if (copy[place])
+			s->copy_bytes_s[place] = copy[place];
 }
 
 static void on_nothing(struct step *p)
@@ -188,6 +204,7 @@ static action *const actions[EVENT_KIND_COUNT][SESSION_RUNNING + 1] = {
 	[EVENT_RESIDENCY]  = { on_dead,       on_residency, on_residency, on_residency },
 	[EVENT_HINT]       = { on_dead,       on_hint,      on_nothing,   on_nothing },
 	[EVENT_PARK]       = { on_dead,       on_park,      on_busy,      on_busy },
+	[EVENT_FOUND]      = { on_dead,       on_found,     NULL,         NULL },
 };
 
 static void step_act(struct step *p)
@@ -233,7 +250,8 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	step_time(&p);
 	retain_tick(&p);
 	admit_waiting(&p);
-	load_issue(&p);
+	if (load_issue(&p))
+		admit_waiting(&p);
 	batch_issue(&p);
 	ledger_settle(s);
 }

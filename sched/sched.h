@@ -12,7 +12,10 @@
  *  R3  indices come from effects, and a session's index is dead after EFFECT_CLOSED, a turn's
  *      after EFFECT_END;
  *  R4  all effects of a step are carried out, in order, before the next batch is computed;
- *  R5  sched_step is called with EVENT_TIMER when sched_deadline_us has passed.
+ *  R5  sched_step is called with EVENT_TIMER when sched_deadline_us has passed;
+ *  R6  what is FOUND lies in free slots of the disk, and its session rests, all of its history in
+ *      full pages; no group has a window. The same page of another session is had by FORK and
+ *      ROLLBACK of that one.
  */
 #ifndef HOLDFAST_SCHED_SCHED_H
 #define HOLDFAST_SCHED_SCHED_H
@@ -57,7 +60,9 @@ enum policy {
 
 struct sched_group {
 	uint64_t page_bytes;
-	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context */
+	uint32_t window_tokens;           /* 0: every layer of the group sees the whole context; else the
+					     last positions only, its own among them, and pages before
+					     them are given up. Group 0 has none */
 	uint32_t page_count[PLACE_COUNT]; /* pages of the slab, the host slab, the disk tier */
 };
 
@@ -122,6 +127,12 @@ void sched_audit(const struct sched *s);
 /* A hash of the whole state; equal histories of events give equal hashes. */
 uint64_t sched_hash(const struct sched *s);
 
+/* Pages of a group with a window that a session has at most: at once in a turn, and between turns. */
+struct sched_window {
+	uint32_t turn_pages, rest_pages;
+};
+struct sched_window sched_window(const struct sched_limits *limits, uint32_t group);
+
 /* Views, for those who must show or carry out; never change anything. */
 const struct sched_limits *sched_limits_of(const struct sched *s);
 uint64_t sched_ledger(const struct sched *s, enum account account, enum column column);
@@ -156,7 +167,9 @@ struct page_ref {
 	uint64_t tag;
 };
 /* The session's pages of a group for positions first_page*page_tokens and on: up to `count` into
-   out; returns how many were written. What the engine reads and expects. */
+   out; returns how many were written. What the engine reads and expects. Pages that a group with a
+   window has given up are told as SCHED_NONE; sched_page_first is the first that it has. */
+uint32_t sched_page_first(const struct sched *s, uint32_t session, uint32_t group);
 uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t group,
 			  uint32_t first_page, uint32_t count, struct page_ref *out);
 
@@ -181,6 +194,9 @@ struct sched_counts sched_counts(const struct sched *s);
 /* Concurrency head-room: bytes of the device that a turn that came now could have, all that may give
    way given up, and how many turns more may run. */
 uint64_t sched_headroom(const struct sched *s, uint32_t *turns);
+
+/* What so many tokens of one session take at most, in bytes of the device: what a grant of them is. */
+uint64_t sched_context_bytes(const struct sched *s, uint64_t tokens);
 
 /* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);

@@ -17,8 +17,23 @@ void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens)
 		return;
 	if (part && page_at(s, 0, table_page(s, session, 0, tokens / s->limits.page_tokens))->owners > 1)
 		tokens -= part;
-	pages_drop(p, session, units_of(s, tokens), 0);
-	x->resident = tokens;
+	uint32_t before = x->resident, usable = window_usable(s, session, tokens);
+	pages_drop(p, session, units_of(s, usable), 0);
+	x->resident = usable;
+	if (usable < tokens)
+		effect_lost(p, session, before, LOST_WINDOW, PLACE_TOKENS);
+}
+
+/* Likewise to so many units; tokens beyond what is resident have no part in it. */
+void session_units_cut(struct step *p, uint32_t session, uint32_t units, enum lost_why why)
+{
+	struct sched *s = p->s;
+	struct session *x = session_at(s, session);
+	uint64_t tokens = (uint64_t)units * s->limits.page_tokens;
+	uint32_t left = tokens < x->resident ? (uint32_t)tokens : x->resident;
+	uint32_t usable = window_usable(s, session, left);
+	pages_drop(p, session, usable < left ? 0 : units, why);
+	x->resident = usable;
 }
 
 void session_history_cut(struct step *p, uint32_t session, uint32_t tokens)
@@ -120,6 +135,8 @@ void on_fork(struct step *p)
 	uint32_t units = parent->resident / s->limits.page_tokens;
 	if (units > s->share_max - s->share_extra)
 		units = s->share_max - s->share_extra;
+	if (window_usable(s, from, units * s->limits.page_tokens) == 0)
+		units = 0;
 	struct effect *opened = effect_of_session(p, EFFECT_OPENED, session);
 	pages_share(p, from, session, units);
 	x->resident = units * s->limits.page_tokens;

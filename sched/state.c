@@ -99,7 +99,7 @@ size_t state_layout(struct sched *s)
 		uint32_t count = pages_of_group(s, g);
 		s->at_page[g] = room(&bytes, count, sizeof(struct page));
 		s->at_slot[g] = room(&bytes, count, sizeof(uint32_t));
-		if (g == 0 || count < pages)
+		if (g == 0 || (count < pages && !window_of(s, g)))
 			pages = count;
 	}
 	/* Enough chunks by count: unshared entries are at most `pages`, shared ones beyond the first

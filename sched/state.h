@@ -3,7 +3,8 @@
  * found by an offset. There is no pointer in it, so the block can be copied, hashed and compared.
  *
  * A *unit* is one page position of a session: page_tokens tokens, one page in each group. The
- * groups always move in step, so most counts are in units.
+ * groups without a window move in step, so most counts are in units. A group with a window has pages
+ * from the session's unit `low` on, and its counts are in pages: see window.c.
  *
  * The invariants, asserted in audit.c and argued in README.md:
  *  I1  each page is in exactly one place: free, doomed, quarantined, or in 1..n page tables;
@@ -13,7 +14,8 @@
  *      a running one has at least those;
  *  I5  a page that is not full has one owner;
  *  I6  the claim of each running turn, and what is promised to younger ones, are covered by free,
- *      doomed and yielded units and by what older turns give back: see claim.c;
+ *      doomed and yielded units and by what older turns give back: see claim.c; in a group with a
+ *      window, what running turns need and granted sessions keep is there: see window.c;
  *  I7  the ledger's columns are what a recount gives, and each account's sum never changes;
  *  I8  resident <= known <= history <= context, and history counts every given and sampled token;
  *  I9  the queue is in order of arrival; a session is in the retention list if, and only if, it
@@ -90,6 +92,8 @@ struct session {
 	uint32_t edge;            /* at[DEVICE] and shared units all lie before: a hint, see retain.c */
 	uint32_t floor;           /* units from here on are yielded to those who need pages */
 	uint32_t granted;         /* units that stay while the session waits */
+	uint32_t outgrown;        /* 1: it has more, and its windows are not those of its granted ones */
+	uint32_t low[SCHED_GROUP_MAX]; /* the first unit with a page in the group; 0 without a window */
 	uint32_t residency, expired, closing;
 	uint32_t chunk_first, chunk_last;
 	uint32_t heap_at;         /* place in the timers, from 1; 0: none */
@@ -114,6 +118,8 @@ struct turn {
 	uint32_t loading;  /* 1: there are some, or their copies are in flight */
 	uint32_t arriving; /* copies in flight, to the device, of pages that it owns alone */
 	uint32_t load_from; /* units before this one are on the device, or on the way */
+	uint32_t strays;   /* units that are on the device but for a group with a window */
+	uint32_t need[SCHED_GROUP_MAX]; /* pages of a group with a window that are its to have */
 	uint32_t stalled;  /* 1: it was told to wait for pages of older turns */
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
@@ -129,6 +135,7 @@ struct turn {
 struct principal {
 	uint64_t bytes;
 	uint64_t work;                   /* rows computed for it, as a virtual time: see order.c */
+	uint64_t granted_bytes;
 	uint32_t granted, session_count; /* granted: units */
 	uint32_t active, reserved;       /* turns waiting and running */
 };
@@ -162,8 +169,8 @@ struct sched {
 	struct sched_limits limits;
 	uint64_t bytes, now_us, step, tag_next, arrival_next;
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
-	uint64_t unit_bytes;
-	uint64_t prefill_ns_token, decode_ns_row;
+	uint64_t unit_bytes; /* in the groups without a window */
+	uint64_t prefill_ns_token, decode_ns_row, copy_bytes_s[PLACE_COUNT];
 	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
@@ -182,6 +189,10 @@ struct sched {
 	uint32_t copies; /* in flight */
 	uint32_t page_quarantined[SCHED_GROUP_MAX];
 	uint32_t context_units;
+	/* Of groups with a window: pages of one session at most; what may be granted; what running turns
+	   need, and what sessions at rest keep. */
+	uint32_t windowed, window_cap[SCHED_GROUP_MAX], window_grant_max[SCHED_GROUP_MAX];
+	uint64_t window_need[SCHED_GROUP_MAX], window_kept[SCHED_GROUP_MAX], window_granted[SCHED_GROUP_MAX];
 	uint32_t share_extra, share_max; /* table entries beyond the first of each page */
 	uint32_t chunk_count, chunk_used, chunk_free;
 	uint32_t yielding_units; /* units whose owners would all give them up */
@@ -251,9 +262,23 @@ void cursor_next(const struct sched *s, struct cursor *at);
 uint32_t cursor_page(const struct sched *s, const struct cursor *at, uint32_t group);
 uint32_t *slot_page(const struct sched *s, uint32_t group, enum place place, uint32_t slot);
 uint32_t pages_of_group(const struct sched *s, uint32_t group); /* of all places */
-int pages_room(const struct sched *s, enum place place);        /* a free page in each group */
-void pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to);
+int pages_room(const struct sched *s, const struct cursor *at, enum place place); /* for the unit */
+uint32_t pages_move(struct step *p, uint32_t session, uint32_t unit, enum place to);
+void pages_trim(struct step *p, uint32_t session, uint32_t group, uint32_t low);
 void on_copy_done(struct step *p);
+/* For found.c: the parts of a page's assignment. */
+struct run {
+	enum effect_kind kind;
+	uint32_t session, group, page, unit, reason;
+	uint64_t tag;
+};
+uint32_t page_pop(struct sched *s, struct chain *chain, uint32_t group);
+uint32_t *cursor_entry(const struct sched *s, const struct cursor *at, uint32_t group);
+void table_grow(struct sched *s, struct session *x, uint32_t units);
+void sole_count(struct sched *s, uint32_t group, const struct page *page, int sign);
+void slots_trade(struct sched *s, uint32_t group, uint32_t a, uint32_t b);
+void run_emit(struct step *p, const struct run *run);
+void on_found(struct step *p);
 uint32_t table_page(const struct sched *s, uint32_t session, uint32_t group, uint32_t unit);
 int page_yields(const struct page *page); /* all its owners would give it up */
 void pages_init(struct sched *s);
@@ -262,17 +287,40 @@ void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units);
 void pages_drop(struct step *p, uint32_t session, uint32_t units_left, enum lost_why reason);
 void pages_floor_set(struct sched *s, uint32_t session, uint32_t floor);
 void pages_durable(struct sched *s, uint64_t step);
+uint32_t pages_coming(const struct sched *s, uint32_t group); /* free or doomed */
 uint32_t pages_free_units(const struct sched *s);    /* assignable now, in every group */
-uint32_t pages_coming_units(const struct sched *s);  /* free or doomed */
-uint32_t pages_total_units(const struct sched *s);   /* not quarantined */
+uint32_t pages_coming_units(const struct sched *s);  /* likewise, in the groups without a window */
+uint32_t pages_total_units(const struct sched *s);   /* not quarantined, in those */
+
+/* window.c: groups whose layers see the last positions only. */
+int window_of(const struct sched *s, uint32_t group); /* it has one */
+void window_init(struct sched *s);
+uint32_t window_need(const struct sched *s, uint32_t group, uint32_t units);
+uint32_t window_total(const struct sched *s, uint32_t group);
+uint64_t window_bytes(const struct sched *s, uint64_t units);
+uint32_t window_units(const struct sched *s, uint64_t bytes);
+uint32_t window_usable(const struct sched *s, uint32_t session, uint32_t tokens);
+uint32_t window_held(const struct sched *s, uint32_t session, uint32_t group);
+uint32_t window_missing(const struct sched *s, uint32_t session, uint32_t group);
+uint64_t window_promised(const struct sched *s, uint32_t group);
+uint64_t window_slack(const struct sched *s, uint32_t group);
+int window_safe(const struct sched *s); /* I6 */
+uint64_t window_short(const struct sched *s, uint32_t session, uint32_t units, int *ever);
+int window_fits(const struct sched *s, uint32_t units, uint64_t *needed, uint64_t *limit);
+void window_reserve(struct sched *s, struct turn *t, uint32_t units);
+void window_release(struct sched *s, struct turn *t);
+uint32_t window_kept_of(const struct session *x, uint32_t group);
+void window_kept_count(struct sched *s, const struct session *x, int sign);
+void window_trim(struct step *p, uint32_t session);
 
 /* load.c: what comes back from lower places. */
 int unit_moves(const struct sched *s, const struct cursor *at); /* a copy of it is in flight */
 uint32_t load_missing(const struct sched *s, uint32_t session); /* units not on the device */
+uint32_t load_strays(const struct sched *s, uint32_t session);  /* on it but for windows */
 int load_needed(const struct sched *s, uint32_t session);       /* there are some, or they move */
 uint32_t load_tokens(const struct sched *s, uint32_t session);  /* resident ones, not on the device */
 void load_mend(struct step *p, uint32_t session);
-void load_issue(struct step *p);
+int load_issue(struct step *p);
 
 /* claim.c: what running turns may still need, and what is promised of it. */
 uint64_t claim_cover(const struct sched *s); /* free, doomed and yielded units */
@@ -306,7 +354,11 @@ void retain_pause(struct step *p, uint32_t session);   /* its turn is over: like
 void retain_return(struct sched *s, uint32_t session); /* its next one is there, or it is closed */
 void retain_class_set(struct sched *s, uint32_t session);
 void retain_settle(struct sched *s, uint32_t session, int oldest);
-void retain_reclaim(struct step *p, uint32_t units);
+/* What must be free or coming: units, and pages of each group with a window. */
+struct wanted {
+	uint64_t units, pages[SCHED_GROUP_MAX];
+};
+void retain_reclaim(struct step *p, const struct wanted *wanted);
 void retain_tick(struct step *p);
 uint64_t retain_due_us(const struct sched *s);
 uint64_t retain_expected_units(const struct sched *s); /* that will probably be wanted again soon */
@@ -314,6 +366,7 @@ void on_park(struct step *p);
 
 /* session.c */
 void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens);
+void session_units_cut(struct step *p, uint32_t session, uint32_t units, enum lost_why why);
 void session_history_cut(struct step *p, uint32_t session, uint32_t tokens);
 void session_close(struct step *p, uint32_t session);
 int session_owns(const struct sched *s, uint32_t session, uint32_t group, uint32_t page);

@@ -69,8 +69,10 @@ static void turn_stop(struct step *p, uint32_t turn)
 	chain_take(s, &s->running, LINK_TURN, turn);
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
-	t->promised = t->claim = t->missing = t->loading = 0;
+	t->promised = t->claim = t->missing = t->loading = t->strays = 0;
+	window_release(s, t);
 	pages_drop(p, t->session, units_of(s, x->resident), 0);
+	x->outgrown = s->windowed && x->units > x->granted;
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RUNNING, COLUMN_RETAINED, x->here_bytes);
 	x->state = SESSION_IDLE;
 	pages_floor_set(s, t->session, retain_floor(x));
@@ -223,9 +225,9 @@ static struct refusal turn_refusal(const struct sched *s, const struct event *e)
 		return refused(END_REFUSED, ERR_OUT_OF_RANGE, 1, 0);
 	if (prompt + 1 > s->limits.context_tokens)
 		return refused(END_CONTEXT, ERR_CONTEXT_FULL, prompt + 1, s->limits.context_tokens);
-	uint32_t units = turn_units(s, prompt, e->as.turn.output_max), total = pages_total_units(s);
-	if (units > total)
-		return refused(END_REFUSED, ERR_NO_PAGES, units * s->unit_bytes, total * s->unit_bytes);
+	uint64_t needed, limit;
+	if (!window_fits(s, turn_units(s, prompt, e->as.turn.output_max), &needed, &limit))
+		return refused(END_REFUSED, ERR_NO_PAGES, needed, limit);
 	struct room room = room_of_superseded(s, x);
 	uint32_t waiting = s->queue.count - room.places;
 	if (waiting >= s->limits.queue_turns)
@@ -329,6 +331,8 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	t->admitted_us = s->now_us;
 	t->admitted_step = s->step;
 	t->missing = load_missing(s, t->session);
+	t->strays = load_strays(s, t->session);
+	window_reserve(s, t, units);
 	t->loading = (uint32_t)load_needed(s, t->session);
 	t->claim = units - (x->units - t->missing);
 	t->promised = claim_quantum(s, t->prompt, x->units - t->missing, t->claim);

@@ -31,11 +31,17 @@ int sched_session(const struct sched *s, uint32_t session, struct session_view *
 	out->history = x->history;
 	out->resident = x->resident;
 	out->residency = x->residency;
-	out->granted_bytes = x->granted * s->unit_bytes;
+	out->granted_bytes = window_bytes(s, x->granted);
 	out->lease_until_us = x->lease_until_us;
-	uint64_t away = load_missing(s, session) * s->unit_bytes;
-	out->device_bytes = x->units * s->unit_bytes - away;
-	out->lower_bytes = away;
+	uint64_t away = load_missing(s, session);
+	out->device_bytes = (x->units - away) * s->unit_bytes;
+	out->lower_bytes = away * s->unit_bytes;
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++) {
+		if (!window_of(s, g))
+			continue;
+		out->device_bytes += window_held(s, session, g) * s->limits.group[g].page_bytes;
+		out->lower_bytes += window_missing(s, session, g) * s->limits.group[g].page_bytes;
+	}
 	out->idle_since_us = x->idle_since_us;
 	return 0;
 }
@@ -64,6 +70,11 @@ int sched_turn(const struct sched *s, uint32_t turn, struct turn_view *out)
 	out->credit = t->credit;
 	out->claim_bytes = t->claim * s->unit_bytes;
 	out->promised_bytes = t->promised * s->unit_bytes;
+	for (uint32_t g = 0; s->windowed && out->running && g < s->limits.group_count; g++) {
+		uint64_t left = window_of(s, g) ? t->need[g] - window_held(s, t->session, g) : 0;
+		out->claim_bytes += left * s->limits.group[g].page_bytes;
+		out->promised_bytes += left * s->limits.group[g].page_bytes;
+	}
 	return 0;
 }
 
@@ -79,11 +90,21 @@ uint32_t sched_page_table(const struct sched *s, uint32_t session, uint32_t grou
 	struct cursor at = cursor_at(s, session, first_page);
 	for (uint32_t i = 0; i < count; i++, cursor_next(s, &at)) {
 		out[i].page = cursor_page(s, &at, group);
+		if (out[i].page == SCHED_NONE) {
+			out[i] = (struct page_ref){SCHED_NONE, PLACE_TOKENS, 0};
+			continue;
+		}
 		out[i].place = page_at(s, group, out[i].page)->place;
 		out[i].tag = page_at(s, group, out[i].page)->tag;
 		out[i].page = page_at(s, group, out[i].page)->slot;
 	}
 	return count;
+}
+
+uint32_t sched_page_first(const struct sched *s, uint32_t session, uint32_t group)
+{
+	CHECK(group < s->limits.group_count);
+	return session_at(s, session)->low[group];
 }
 
 int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page_view *out)
@@ -101,6 +122,13 @@ int sched_page(const struct sched *s, uint32_t group, uint32_t page, struct page
 	return 0;
 }
 
+uint64_t sched_context_bytes(const struct sched *s, uint64_t tokens)
+{
+	if (tokens > s->limits.context_tokens)
+		tokens = s->limits.context_tokens;
+	return window_bytes(s, units_of(s, tokens));
+}
+
 struct sched_counts sched_counts(const struct sched *s)
 {
 	return s->counts;
@@ -109,7 +137,11 @@ struct sched_counts sched_counts(const struct sched *s)
 uint64_t sched_headroom(const struct sched *s, uint32_t *turns)
 {
 	*turns = s->limits.batch_turns - s->running.count;
-	return claim_slack(s) * s->unit_bytes;
+	uint64_t bytes = claim_slack(s) * s->unit_bytes;
+	for (uint32_t g = 0; s->windowed && g < s->limits.group_count; g++)
+		if (window_of(s, g))
+			bytes += window_slack(s, g) * s->limits.group[g].page_bytes;
+	return bytes;
 }
 
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal)

@@ -22,7 +22,8 @@ uint32_t model_owners(const struct model *m, uint32_t group, uint32_t page)
 {
 	uint32_t owners = 0;
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
-		for (uint32_t u = 0; m->session[i].open && u < m->session[i].unit_count[group]; u++)
+		for (uint32_t u = m->session[i].low[group];
+		     m->session[i].open && u < m->session[i].unit_count[group]; u++)
 			owners += m->session[i].unit[group][u] == page;
 	return owners;
 }
@@ -68,9 +69,20 @@ static void history_append(struct model *m, struct model_session *x, uint32_t co
    those that had no other owner follow, and are held against what stood there. */
 static void table_cut(struct model *m, struct model_session *x, uint32_t tokens)
 {
-	for (uint32_t g = 0; g < m->limits.group_count; g++)
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		if (x->unit_count[g] > model_units(m, tokens))
 			x->unit_count[g] = model_units(m, tokens);
+		if (tokens == 0)
+			x->low[g] = 0;
+	}
+}
+
+/* To so many tokens, or to none if a window is not whole there. */
+static void units_cut(struct model *m, struct model_session *x, uint32_t tokens)
+{
+	uint32_t left = tokens < x->resident ? tokens : x->resident, usable = model_usable(m, x, left);
+	x->resident = usable;
+	table_cut(m, x, usable < left ? 0 : tokens);
 }
 
 static void resident_cut(struct model *m, struct model_session *x, uint32_t tokens)
@@ -81,8 +93,8 @@ static void resident_cut(struct model *m, struct model_session *x, uint32_t toke
 	/* A page that others own too may not be written: it is given up with its first tokens. */
 	if (part && model_owners(m, 0, x->unit[0][tokens / m->limits.page_tokens]) > 1)
 		tokens -= part;
-	x->resident = tokens;
-	table_cut(m, x, tokens);
+	x->resident = model_usable(m, x, tokens);
+	table_cut(m, x, x->resident);
 }
 
 static void history_cut(struct model *m, struct model_session *x, uint32_t tokens)
@@ -92,39 +104,17 @@ static void history_cut(struct model *m, struct model_session *x, uint32_t token
 	resident_cut(m, x, tokens);
 }
 
-/* Units that are not on the device. */
-uint32_t model_missing(const struct model *m, const struct model_session *x)
-{
-	uint32_t missing = 0;
-	(void)m;
-	for (uint32_t u = 0; u < x->unit_count[0]; u++)
-		missing += x->unit[0][u] >= SIM_PAGES;
-	return missing;
-}
-
-/* Something of the session is not on the device, or not yet. */
-int model_on_the_way(const struct model *m, const struct model_session *x)
-{
-	for (uint32_t g = 0; g < m->limits.group_count; g++)
-		for (uint32_t u = 0; u < x->unit_count[g]; u++)
-			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
-			    m->page[g][x->unit[g][u]].lost)
-				return 1;
-	return 0;
-}
-
 /* The session gives up what a failed copy lost; returns how many tokens. */
 static uint32_t mend(struct model *m, struct model_session *x)
 {
 	uint32_t lost = x->unit_count[0], before = x->resident, tokens = m->limits.page_tokens;
 	for (uint32_t g = 0; g < m->limits.group_count; g++)
-		for (uint32_t u = 0; u < x->unit_count[g] && u < lost; u++)
+		for (uint32_t u = x->low[g]; u < x->unit_count[g] && u < lost; u++)
 			if (m->page[g][x->unit[g][u]].lost)
 				lost = u;
 	if (lost == x->unit_count[0])
 		return 0;
-	x->resident = x->resident > lost * tokens ? lost * tokens : x->resident;
-	table_cut(m, x, lost * tokens);
+	units_cut(m, x, lost * tokens);
 	return before - x->resident;
 }
 
@@ -232,12 +222,10 @@ static void integrity_apply(struct model *m, const struct batch_result *r)
 	m->shrunk = 1;
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
 		struct model_session *x = &m->session[i];
-		for (uint32_t u = 0; x->open && u < x->unit_count[r->group]; u++) {
+		for (uint32_t u = x->low[r->group]; x->open && u < x->unit_count[r->group]; u++) {
 			if (x->unit[r->group][u] != r->page)
 				continue;
-			if (x->resident > u * page_tokens)
-				x->resident = u * page_tokens;
-			table_cut(m, x, u * page_tokens);
+			units_cut(m, x, u * page_tokens);
 			if (x->turn != SCHED_NONE && m->turn[x->turn].running)
 				m->turn[x->turn].ending = END_INTEGRITY;
 		}
@@ -251,6 +239,13 @@ static void event_batch(struct model *m, const struct batch_result *results)
 	for (uint32_t i = 0; i < m->entry_count; i++)
 		if (results[i].end == END_INTEGRITY)
 			integrity_apply(m, &results[i]);
+	/* What no row to come can see goes; the FREE effects are held against what stood there. */
+	for (uint32_t i = 0; i < m->entry_count; i++)
+		for (uint32_t g = 0; g < m->limits.group_count; g++) {
+			struct model_session *x = &m->session[m->entries[i].session];
+			if (model_low(m, g, x->resident) > x->low[g])
+				x->low[g] = model_low(m, g, x->resident);
+		}
 	m->batch = 0;
 	m->entry_count = 0;
 }
@@ -348,6 +343,11 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 	case EVENT_COPY_DONE:
 		event_copy(m, e);
 		break;
+	case EVENT_FOUND:
+		history_append(m, x, e->as.found.tokens);
+		for (; x->resident < x->history; x->resident++)
+			x->ever[x->resident] = 1;
+		break;
 	case EVENT_DRAIN:
 		m->draining = 1;
 		for (uint32_t i = 0; i < MODEL_TURNS; i++)
@@ -381,7 +381,10 @@ static void effect_opened(struct model *m, const struct effect *f)
 	x->history = parent->history;
 	memcpy(x->token, parent->token, sizeof x->token);
 	memcpy(x->ever, parent->ever, sizeof x->ever);
-	x->resident = parent->resident / m->limits.page_tokens * m->limits.page_tokens;
+	x->resident = model_usable(m, parent, parent->resident / m->limits.page_tokens * m->limits.page_tokens);
+	for (uint32_t g = 0; x->resident && g < m->limits.group_count; g++)
+		x->unit_count[g] = x->low[g] = parent->low[g];
+	x->outgrown = model_windowed(m) && model_units(m, x->resident) > model_granted(m, x);
 }
 
 static void effect_share(struct model *m, const struct effect *f)
@@ -405,7 +408,11 @@ static void effect_assign(struct model *m, const struct effect *f)
 {
 	struct model_session *x = &m->session[f->session];
 	uint32_t g = f->as.run.group;
-	if (x->turn == SCHED_NONE || !m->turn[x->turn].running)
+	if (m->event.kind == EVENT_FOUND && f->as.run.place == PLACE_DISK) {
+		model_found(m, f);
+		return;
+	}
+	if (f->as.run.place != PLACE_DEVICE || x->turn == SCHED_NONE || !m->turn[x->turn].running)
 		model_fail(m, "ASSIGN to a session that does not run");
 	if (m->batch)
 		model_fail(m, "ASSIGN while a batch is in flight");
@@ -452,7 +459,7 @@ static void effect_free(struct model *m, const struct effect *f)
 			model_fail(m, "FREE of a bad page");
 		}
 	}
-	if (x->unit_count[g] > first)
+	if (x->unit_count[g] > first && first >= x->low[g])
 		x->unit_count[g] = first;
 }
 
@@ -464,12 +471,12 @@ static void effect_lost(struct model *m, const struct effect *f)
 		model_fail(m, "LOST by a running session");
 	if (f->as.lost.why == LOST_COPY)
 		return; /* taken from the copy that failed */
-	if (f->as.lost.why == LOST_QUARANTINE) {
+	if (f->as.lost.why == LOST_QUARANTINE || f->as.lost.why == LOST_WINDOW) {
 		if (f->as.lost.tokens_after != x->resident)
 			model_fail(m, "LOST tells another number of tokens");
 		return;
 	}
-	floor = (uint32_t)(x->granted_bytes / model_unit_bytes(m)) * page_tokens;
+	floor = model_floor(m, x) * page_tokens;
 	if (f->as.lost.tokens_before != x->resident || f->as.lost.tokens_after > x->resident)
 		model_fail(m, "LOST tells another number of tokens");
 	if (f->as.lost.why != LOST_PARK && f->as.lost.tokens_after < floor &&
@@ -477,6 +484,8 @@ static void effect_lost(struct model *m, const struct effect *f)
 		model_fail(m, "LOST what was granted");
 	if (f->as.lost.tokens_after % page_tokens)
 		model_fail(m, "LOST a part of a page");
+	if (model_usable(m, x, f->as.lost.tokens_after) != f->as.lost.tokens_after)
+		model_fail(m, "LOST leaves what is of no use");
 	x->resident = f->as.lost.tokens_after;
 	table_cut(m, x, x->resident);
 }
@@ -504,51 +513,6 @@ static void effect_admitted(struct model *m, const struct effect *f)
 	for (uint32_t i = x->resident; i < x->history; i++)
 		*(x->ever[i] ? &t->recomputed : &t->fresh) += 1;
 	turn_mend(m, t);
-}
-
-static void effect_copy(struct model *m, const struct effect *f)
-{
-	uint32_t g = f->as.copy.group, from = model_id(f->as.copy.place_from, f->as.copy.page_from);
-	uint32_t to = model_id(f->as.copy.place_to, f->as.copy.page_to), moved = 0;
-	struct model_page *source = &m->page[g][from], *target = &m->page[g][to];
-	struct model_copy *copy = m->copy;
-	while (copy->id)
-		copy++;
-	if (source->state != PAGE_OWNED || source->copying || source->tag != f->as.copy.tag_from)
-		model_fail(m, "COPY of a page that is not there");
-	if (target->state != PAGE_FREE || f->as.copy.tag_to != m->next_tag++)
-		model_fail(m, "COPY to a page that is not free, or with a tag used before");
-	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
-		struct model_session *x = &m->session[i];
-		for (uint32_t u = 0; x->open && u < x->unit_count[g]; u++) {
-			if (x->unit[g][u] != from)
-				continue;
-			x->unit[g][u] = to;
-			moved++;
-			if (from < SIM_PAGES && x->turn != SCHED_NONE && m->turn[x->turn].running)
-				model_fail(m, "COPY takes a page from a running turn");
-			uint32_t left = x->resident - u * m->limits.page_tokens;
-			if (left > m->limits.page_tokens)
-				left = m->limits.page_tokens;
-			if (i == f->session && f->as.copy.tokens != left)
-				model_fail(m, "COPY of another number of tokens");
-		}
-	}
-	if (moved == 0)
-		model_fail(m, "COPY of a page that nobody owns");
-	copy->id = f->as.copy.copy;
-	copy->group = g;
-	copy->from = from;
-	copy->to = to;
-	memcpy(copy->slot, source->slot, sizeof copy->slot);
-	memset(target->slot, 0xee, sizeof target->slot);
-	target->state = PAGE_OWNED;
-	target->tag = f->as.copy.tag_to;
-	target->copying = 1;
-	target->lost = source->lost;
-	source->state = PAGE_MOVING;
-	source->doom_step = m->step;
-	m->copies++;
 }
 
 static void effect_end(struct model *m, const struct effect *f)
@@ -585,6 +549,8 @@ static void effect_end(struct model *m, const struct effect *f)
 		model_fail(m, "END with wrong origins");
 	if (f->as.end.resident + f->as.end.reloaded + f->as.end.recomputed + f->as.end.fresh != prompt)
 		model_fail(m, "the origins do not add up to the prompt");
+	if (t->running)
+		x->outgrown = model_windowed(m) && x->unit_count[0] > model_granted(m, x);
 	t->live = 0;
 	if (x->next == turn)
 		x->next = SCHED_NONE;
@@ -618,11 +584,19 @@ static void effect_batch(struct model *m, const struct effect *f, const struct e
 	model_batch(m, f);
 }
 
+static void effect_residency(struct model *m, const struct effect *f)
+{
+	struct model_session *x = &m->session[f->session];
+	x->granted_bytes = f->as.residency.bytes;
+	if (model_windowed(m))
+		x->outgrown = x->unit_count[0] > model_granted(m, x);
+}
+
 void model_effect(struct model *m, const struct effect *f, const struct effects *out)
 {
 	switch (f->kind) {
 	case EFFECT_OPENED: effect_opened(m, f); break;
-	case EFFECT_RESIDENCY: m->session[f->session].granted_bytes = f->as.residency.bytes; break;
+	case EFFECT_RESIDENCY: effect_residency(m, f); break;
 	case EFFECT_ADMITTED: effect_admitted(m, f); break;
 	case EFFECT_ASSIGN: effect_assign(m, f); break;
 	case EFFECT_SHARE: effect_share(m, f); break;
@@ -643,7 +617,7 @@ void model_effect(struct model *m, const struct effect *f, const struct effects 
 			model_fail(m, "CLOSED a session that is in use");
 		m->session[f->session].open = 0;
 		break;
-	case EFFECT_COPY: effect_copy(m, f); break;
+	case EFFECT_COPY: model_copy(m, f); break;
 	case EFFECT_REFUSED: break;
 	default: model_fail(m, "an effect that this form does not have"); break;
 	}

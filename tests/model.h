@@ -18,6 +18,8 @@ struct model_session {
 	uint64_t granted_bytes;
 	uint64_t token[SIM_CONTEXT + 1];
 	uint32_t ever[SIM_CONTEXT + 1]; /* computed once, as part of this history */
+	uint32_t outgrown; /* it has more units than were granted, in a world with windows */
+	uint32_t low[SCHED_GROUP_MAX]; /* the first unit with a page, in a group with a window */
 	uint32_t unit_count[SCHED_GROUP_MAX];
 	uint32_t unit[SCHED_GROUP_MAX][SIM_UNITS]; /* model_id of each page */
 };
@@ -70,6 +72,21 @@ static inline uint32_t model_id(uint32_t place, uint32_t slot)
 	return place * SIM_PAGES + slot;
 }
 
+/* model_window.c: groups whose layers see the last positions only. */
+int model_window(const struct model *m, uint32_t g);
+int model_windowed(const struct model *m);
+uint32_t model_need(const struct model *m, uint32_t g, uint32_t units); /* pages of so many units */
+uint32_t model_low(const struct model *m, uint32_t g, uint32_t resident); /* after a batch */
+uint32_t model_usable(const struct model *m, const struct model_session *x, uint32_t tokens);
+uint64_t model_bytes(const struct model *m, uint32_t units); /* of one session, at most */
+uint32_t model_granted(const struct model *m, const struct model_session *x); /* units */
+uint32_t model_floor(const struct model *m, const struct model_session *x);
+uint32_t model_held(const struct model *m, const struct model_session *x, uint32_t g); /* on the device */
+uint32_t model_total(const struct model *m, uint32_t g);
+uint64_t model_reserved(const struct model *m, uint32_t g); /* by running turns and kept at rest */
+uint64_t model_left(const struct model *m, uint32_t g); /* of what running turns need, not there yet */
+void model_windows_after(struct model *m);
+
 /* model.c */
 uint32_t model_missing(const struct model *m, const struct model_session *x);
 int model_on_the_way(const struct model *m, const struct model_session *x);
@@ -82,6 +99,9 @@ uint32_t model_units(const struct model *m, uint64_t tokens);
 uint32_t model_owners(const struct model *m, uint32_t group, uint32_t page);
 void model_fail(struct model *m, const char *rule);
 
+/* model_copy.c */
+void model_copy(struct model *m, const struct effect *f);
+
 /* model_check.c */
 uint64_t model_unit_bytes(const struct model *m);
 uint32_t model_turn_units(const struct model *m, const struct model_turn *t);
@@ -90,6 +110,7 @@ int model_due(const struct model *m, const struct model_turn *t);
 void model_order(struct model *m, uint32_t turn);
 void model_refusal(struct model *m, const struct effect *f);
 void model_batch(struct model *m, const struct effect *f);
+void model_found(struct model *m, const struct effect *f);
 void model_after(struct model *m, const struct effects *out);
 
 #endif

@@ -6,11 +6,12 @@
 
 #include <string.h>
 
+/* In the groups without a window. */
 uint64_t model_unit_bytes(const struct model *m)
 {
 	uint64_t bytes = 0;
 	for (uint32_t g = 0; g < m->limits.group_count; g++)
-		bytes += m->limits.group[g].page_bytes;
+		bytes += model_window(m, g) ? 0 : m->limits.group[g].page_bytes;
 	return bytes;
 }
 
@@ -35,14 +36,14 @@ static uint32_t total_units(const struct model *m)
 	uint32_t units = 0xffffffffu;
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		uint32_t left = m->limits.group[g].page_count[PLACE_DEVICE] - pages_in(m, g, PAGE_QUARANTINED);
-		units = left < units ? left : units;
+		units = left < units && !model_window(m, g) ? left : units;
 	}
 	return units;
 }
 
 static uint32_t granted_units(const struct model *m, uint32_t session)
 {
-	return (uint32_t)(m->session[session].granted_bytes / model_unit_bytes(m));
+	return model_granted(m, &m->session[session]);
 }
 
 /* Would the turn fit beside what others were granted, if nothing else ran? */
@@ -52,7 +53,33 @@ int model_fits_beside(const struct model *m, const struct model_turn *t)
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 		if (m->session[i].open && i != t->session)
 			others += granted_units(m, i);
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		uint64_t pages = model_need(m, g, model_turn_units(m, t));
+		for (uint32_t i = 0; i < SIM_SESSIONS; i++)
+			if (m->session[i].open && i != t->session)
+				pages += model_need(m, g, granted_units(m, i));
+		if (model_window(m, g) && pages > model_total(m, g))
+			return 0;
+	}
 	return model_turn_units(m, t) + others <= total_units(m);
+}
+
+/* Too large for the group, if nothing else were there; the numbers that are told then. */
+static int too_large(const struct model *m, const struct model_turn *t, uint64_t *needed, uint64_t *limit)
+{
+	uint32_t units = model_turn_units(m, t);
+	*needed = units * model_unit_bytes(m);
+	*limit = total_units(m) * model_unit_bytes(m);
+	if (units > total_units(m))
+		return 1;
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		if (!model_window(m, g) || model_need(m, g, units) <= model_total(m, g))
+			continue;
+		*needed = model_need(m, g, units) * m->limits.group[g].page_bytes;
+		*limit = model_total(m, g) * m->limits.group[g].page_bytes;
+		return 1;
+	}
+	return 0;
 }
 
 /* The turn has waited so long that it comes before all others. */
@@ -87,6 +114,7 @@ void model_refusal(struct model *m, const struct effect *f)
 	struct model_turn asked;
 	uint64_t prompt = (uint64_t)e->as.turn.keep + e->as.turn.append;
 	uint32_t waiting = 0, live = 0;
+	uint64_t needed, limit;
 	int right = 0;
 	memset(&asked, 0, sizeof asked);
 	asked.keep = e->as.turn.keep;
@@ -110,9 +138,8 @@ void model_refusal(struct model *m, const struct effect *f)
 			f->as.end.limit == m->limits.context_tokens && f->as.end.end == END_CONTEXT;
 		break;
 	case ERR_NO_PAGES:
-		right = model_turn_units(m, &asked) > total_units(m) &&
-			f->as.end.needed == model_turn_units(m, &asked) * model_unit_bytes(m) &&
-			f->as.end.limit == total_units(m) * model_unit_bytes(m);
+		right = too_large(m, &asked, &needed, &limit) && f->as.end.needed == needed &&
+			f->as.end.limit == limit;
 		break;
 	case ERR_OVERLOADED:
 		right = waiting >= m->limits.queue_turns || live >= m->limits.turn_count ||
@@ -149,6 +176,8 @@ static void entry_check(struct model *m, const struct batch_entry *entry)
 		for (uint32_t u = entry->position_first / page_tokens; u * page_tokens < last; u++)
 			if (model_owners(m, g, x->unit[g][u]) != 1)
 				model_fail(m, "a row in a page that others own too");
+		if (model_usable(m, x, entry->position_first) != entry->position_first)
+			model_fail(m, "a row that does not find all that its window shows");
 	}
 }
 
@@ -205,11 +234,16 @@ static void session_after(struct model *m, uint32_t session)
 			model_fail(m, "a page table has another length");
 			return;
 		}
-		for (uint32_t u = 0; u < count; u++)
+		if (sched_page_first(m->s, session, g) != x->low[g])
+			model_fail(m, "a group begins at another page");
+		for (uint32_t u = 0; u < x->low[g]; u++)
+			if (refs[u].page != SCHED_NONE)
+				model_fail(m, "a page table names a page that was given up");
+		for (uint32_t u = x->low[g]; u < count; u++)
 			if (model_id(refs[u].place, refs[u].page) != x->unit[g][u] ||
 			    refs[u].tag != m->page[g][x->unit[g][u]].tag)
 				model_fail(m, "a page table names another page or tag");
-		for (uint32_t i = 0, tokens = m->limits.page_tokens; i < x->resident; i++)
+		for (uint32_t tokens = m->limits.page_tokens, i = x->low[g] * tokens; i < x->resident; i++)
 			if (content(m, g, x->unit[g][i / tokens])[i % tokens] != x->token[i] &&
 			    !m->page[g][x->unit[g][i / tokens]].lost)
 				model_fail(m, "what is called resident holds other tokens");
@@ -227,12 +261,12 @@ static void page_after(struct model *m, uint32_t g, uint32_t page, struct owned 
 	uint32_t owners = 0, owner = SCHED_NONE, kept = 0;
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
 		const struct model_session *x = &m->session[i];
-		for (uint32_t u = 0; x->open && u < x->unit_count[g]; u++) {
+		for (uint32_t u = x->low[g]; x->open && u < x->unit_count[g]; u++) {
 			if (x->unit[g][u] != page)
 				continue;
 			owners++;
 			owner = i;
-			kept += session_runs(m, i) || u < granted_units(m, i);
+			kept += session_runs(m, i) || u < model_floor(m, x);
 		}
 	}
 	const struct model_page *p = &m->page[g][page];
@@ -261,12 +295,23 @@ static uint64_t claim_units(const struct model *m, const struct model_turn *t)
 	return model_turn_units(m, t) - (x->unit_count[0] - model_missing(m, x));
 }
 
+/* Pages with a window that it may still need: all of them are promised. */
+static uint64_t window_claim_bytes(const struct model *m, const struct model_turn *t)
+{
+	uint64_t bytes = 0;
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		if (model_window(m, g))
+			bytes += (model_need(m, g, model_turn_units(m, t)) -
+				  model_held(m, &m->session[t->session], g)) * m->limits.group[g].page_bytes;
+	return bytes;
+}
+
 static uint64_t promise_of(const struct model *m, const struct model_turn *t)
 {
 	struct turn_view view;
 	if (!t->live || !t->running || sched_turn(m->s, t->index, &view) != 0)
 		return 0;
-	return view.promised_bytes / model_unit_bytes(m);
+	return (view.promised_bytes - window_claim_bytes(m, t)) / model_unit_bytes(m);
 }
 
 static uint64_t promised_units(const struct model *m)
@@ -323,12 +368,12 @@ static uint32_t own_yielding(const struct model *m, uint32_t session)
 {
 	const struct model_session *x = &m->session[session];
 	uint32_t units = 0;
-	for (uint32_t u = granted_units(m, session); u < x->unit_count[0]; u++) {
+	for (uint32_t u = model_floor(m, x); u < x->unit_count[0]; u++) {
 		uint32_t kept = 0;
 		for (uint32_t i = 0; i < SIM_SESSIONS; i++)
 			if (m->session[i].open && u < m->session[i].unit_count[0] &&
 			    m->session[i].unit[0][u] == x->unit[0][u])
-				kept += session_runs(m, i) || u < granted_units(m, i);
+				kept += session_runs(m, i) || u < model_floor(m, &m->session[i]);
 		units += kept == 0 && x->unit[0][u] < SIM_PAGES;
 	}
 	return units;
@@ -339,10 +384,11 @@ static void promises_after(struct model *m, uint32_t yielding)
 {
 	uint64_t cover = 0xffffffffu, promised = promised_units(m);
 	uint32_t running = 0, first = SCHED_NONE;
+	uint64_t needed, limit;
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		uint64_t units = (uint64_t)pages_in(m, g, PAGE_FREE) + pages_in(m, g, PAGE_DOOMED) +
 			pages_in(m, g, PAGE_MOVING) + yielding;
-		cover = units < cover ? units : cover;
+		cover = units < cover && !model_window(m, g) ? units : cover;
 	}
 	if (cover < promised)
 		model_fail(m, "promised more than there is");
@@ -353,7 +399,7 @@ static void promises_after(struct model *m, uint32_t yielding)
 		running += t->live && t->running;
 		if (!t->live || t->running || m->session[t->session].turn != i)
 			continue;
-		if (model_turn_units(m, t) > total_units(m))
+		if (too_large(m, t, &needed, &limit))
 			model_fail(m, "a turn waits that can never fit");
 		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
 			first = i;
@@ -370,6 +416,13 @@ static void promises_after(struct model *m, uint32_t yielding)
 	if (m->limits.growth_tokens) {
 		uint64_t reach = model_units(m, (uint64_t)t->keep + t->append + m->limits.growth_tokens);
 		now = reach < have ? 0 : reach - have < claim ? reach - have : claim;
+	}
+	for (uint32_t g = 0; g < m->limits.group_count; g++) {
+		const struct model_session *x = &m->session[session];
+		uint64_t own = model_floor(m, x) > 0 ? x->unit_count[g] - x->low[g] : 0;
+		uint64_t pages = model_reserved(m, g) - own + model_need(m, g, model_turn_units(m, t));
+		if (model_window(m, g) && pages > model_total(m, g))
+			return;
 	}
 	if (claims_covered(m, (int64_t)cover - own_yielding(m, session), (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
@@ -402,7 +455,8 @@ static void ledger_after(struct model *m, const struct owned *sum)
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		uint64_t bytes = m->limits.group[g].page_bytes, count = pages_in(m, g, PAGE_FREE);
 		free_bytes += count * bytes;
-		promised += (count < units ? count : units) * bytes;
+		uint64_t most = model_window(m, g) ? model_left(m, g) : units;
+		promised += (count < most ? count : most) * bytes;
 		doomed += (uint64_t)(pages_in(m, g, PAGE_DOOMED) + pages_in(m, g, PAGE_QUARANTINED)) * bytes;
 		owned[0] += sum[g].running * bytes;
 		owned[1] += sum[g].retained * bytes;
@@ -445,7 +499,8 @@ static void turns_after(struct model *m)
 		/* The turn admitted first is never short of pages; with promises in full nobody is. */
 		if (t->running && (oldest == i || m->limits.growth_tokens == 0))
 			could |= t->sampled < t->credit;
-		if (t->running && (view.claim_bytes != claim_units(m, t) * model_unit_bytes(m) ||
+		uint64_t claim = claim_units(m, t) * model_unit_bytes(m) + window_claim_bytes(m, t);
+		if (t->running && (view.claim_bytes != claim ||
 				   view.promised_bytes > view.claim_bytes ||
 				   (m->limits.growth_tokens == 0 && view.promised_bytes != view.claim_bytes)))
 			model_fail(m, "a turn's claim or promise differs");
@@ -453,6 +508,48 @@ static void turns_after(struct model *m)
 	/* Work is never left lying, unless pages wait for their records. */
 	if (could && !m->batch && (!m->limits.hold_until_durable || doomed == 0) && m->copies == 0)
 		model_fail(m, "there is work, and no batch");
+}
+
+/* Units that are not on the device. */
+uint32_t model_missing(const struct model *m, const struct model_session *x)
+{
+	uint32_t missing = 0;
+	(void)m;
+	for (uint32_t u = 0; u < x->unit_count[0]; u++)
+		missing += x->unit[0][u] >= SIM_PAGES;
+	return missing;
+}
+
+/* Something of the session is not on the device, or not yet. */
+int model_on_the_way(const struct model *m, const struct model_session *x)
+{
+	for (uint32_t g = 0; g < m->limits.group_count; g++)
+		for (uint32_t u = x->low[g]; u < x->unit_count[g]; u++)
+			if (x->unit[g][u] >= SIM_PAGES || m->page[g][x->unit[g][u]].copying ||
+			    m->page[g][x->unit[g][u]].lost)
+				return 1;
+	return 0;
+}
+
+/* A page of the disk that the session owns from now on, with what the event says is in it. */
+void model_found(struct model *m, const struct effect *f)
+{
+	struct model_session *x = &m->session[f->session];
+	uint32_t g = f->as.run.group, unit = x->unit_count[g], span = m->limits.page_tokens;
+	uint32_t id = model_id(PLACE_DISK, f->as.run.page_first);
+	struct model_page *page = &m->page[g][id];
+	if (f->as.run.page_count != 1 || f->as.run.page_first != m->event.as.found.slot[g])
+		model_fail(m, "ASSIGN of another page than the one found");
+	if (page->state != PAGE_FREE || f->as.run.tag_first != m->next_tag++)
+		model_fail(m, "a page found where one was, or with a tag used before");
+	if (unit * span != f->as.run.position_first || f->session != m->event.session)
+		model_fail(m, "a page found for another position than the next");
+	page->state = PAGE_OWNED;
+	page->tag = f->as.run.tag_first;
+	memset(page->slot, 0xee, sizeof page->slot);
+	for (uint32_t i = unit * span; i < x->resident; i++)
+		page->slot[i % span] = x->token[i];
+	x->unit[g][x->unit_count[g]++] = id;
 }
 
 void model_after(struct model *m, const struct effects *out)
@@ -473,6 +570,7 @@ void model_after(struct model *m, const struct effects *out)
 			page_after(m, g, i, &sum[g]);
 	if (m->failure)
 		return;
+	model_windows_after(m);
 	promises_after(m, sum[0].yielding);
 	ledger_after(m, sum);
 	low_after(m, PLACE_HOST, ACCOUNT_HOST);

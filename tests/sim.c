@@ -78,6 +78,27 @@ static void limits_draw(struct world *w)
 	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
 }
 
+/* Every third world has a group with a window. Drawn aside, so that the others stay what they were. */
+static void windows_draw(const struct world *w, uint64_t seed, struct sched_limits *l)
+{
+	struct world aside = *w;
+	aside.rng ^= 0x57494e444f57;
+	if (seed % 3 != 0)
+		return;
+	if (l->group_count == 1) {
+		l->group_count = 2;
+		l->group[1] = l->group[0];
+		l->group[1].page_bytes += 7;
+		for (uint32_t place = 0; place < PLACE_COUNT; place++)
+			if (l->group[1].page_count[place] && l->group[1].page_count[place] < SIM_PAGES / 2)
+				l->group[1].page_count[place] = 1 + below(&aside, l->group[1].page_count[place] + 8);
+	}
+	l->group[1].window_tokens = 1 + below(&aside, chance(&aside, 700) ? 64 : 400);
+	/* Mostly, what the window needs is there. */
+	if (chance(&aside, 700) && l->group[1].page_count[PLACE_DEVICE] < 16)
+		l->group[1].page_count[PLACE_DEVICE] += 12;
+}
+
 /* Swarm: each run leaves some kinds of event out, and likes some others. */
 static void weights_draw(struct world *w)
 {
@@ -85,7 +106,7 @@ static void weights_draw(struct world *w)
 		[EVENT_OPEN] = 10, [EVENT_FORK] = 8, [EVENT_TURN] = 40, [EVENT_CANCEL] = 8, [EVENT_CREDIT] = 30,
 		[EVENT_ROLLBACK] = 8, [EVENT_CLOSE] = 4, [EVENT_RESIDENCY] = 8, [EVENT_HINT] = 2, [EVENT_PARK] = 3,
 		[EVENT_BATCH_DONE] = 90, [EVENT_COPY_DONE] = 60, [EVENT_DURABLE] = 40,
-		[EVENT_TIMER] = 8, [EVENT_RATES] = 1,
+		[EVENT_TIMER] = 8, [EVENT_RATES] = 1, [EVENT_FOUND] = 10,
 	};
 	for (uint32_t kind = 0; kind < EVENT_KIND_COUNT; kind++) {
 		uint32_t factor = below(w, 4);
@@ -217,7 +238,8 @@ static void integrity_draw(struct world *w, const struct batch_entry *entry, str
 {
 	struct page_ref refs[SIM_UNITS];
 	r->group = below(w, w->limits.group_count);
-	uint32_t count = sched_page_table(w->s, entry->session, r->group, 0, SIM_UNITS, refs);
+	uint32_t first = sched_page_first(w->s, entry->session, r->group);
+	uint32_t count = sched_page_table(w->s, entry->session, r->group, first, SIM_UNITS, refs);
 	r->page = refs[below(w, count)].page;
 	r->end = END_INTEGRITY;
 	r->computed = chance(w, 500) ? 0 : r->computed;
@@ -294,6 +316,29 @@ static void turn_event_send(struct world *w, enum event_kind kind)
 	send(w, &e, NULL);
 }
 
+/* A page of the disk proves to be the next one of a session that rests, if there is such a session. */
+static int found_make(struct world *w, struct event *e)
+{
+	const struct model_session *x = &w->m->session[e->session];
+	uint32_t span = w->limits.page_tokens, room = w->limits.context_tokens - x->history;
+	if (model_windowed(w->m))
+		return 0;
+	if (x->turn != SCHED_NONE || x->closing || x->resident != x->history || x->history % span || room < 2)
+		return 0;
+	for (uint32_t g = 0; g < w->limits.group_count; g++) {
+		uint32_t seen = 0;
+		for (uint32_t i = 0; i < w->limits.group[g].page_count[PLACE_DISK]; i++)
+			if (w->m->page[g][model_id(PLACE_DISK, i)].state == PAGE_FREE && below(w, ++seen) == 0)
+				e->as.found.slot[g] = i;
+		if (seen == 0)
+			return 0;
+	}
+	e->as.found.tokens = chance(w, 700) ? span : 1 + below(w, span);
+	if (e->as.found.tokens >= room)
+		e->as.found.tokens = room - 1;
+	return 1;
+}
+
 static void session_event_send(struct world *w, enum event_kind kind)
 {
 	struct event e = event_make(w, kind);
@@ -316,6 +361,10 @@ static void session_event_send(struct world *w, enum event_kind kind)
 		e.as.hint.returns_in_us = chance(w, 300) ? draw(w) >> below(w, 64) : 0;
 		break;
 	case EVENT_PARK: e.as.park.place = below(w, PLACE_TOKENS + 1); break;
+	case EVENT_FOUND:
+		if (!found_make(w, &e))
+			return;
+		break;
 	default: break;
 	}
 	send(w, &e, NULL);
@@ -456,6 +505,7 @@ void sim_run(uint64_t seed, uint32_t steps, struct sim_trace *trace, struct sim_
 	w.report = out;
 	w.trace = trace;
 	limits_draw(&w);
+	windows_draw(&w, seed, &w.limits);
 	weights_draw(&w);
 	if (trace) {
 		memset(trace, 0, sizeof *trace);

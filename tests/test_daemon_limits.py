@@ -221,7 +221,8 @@ def notes_and_queue(wire):
     try:
         w = Wire(own.endpoint)
         arguments = {"tokens": True, "max_tokens": 500, "ignore_end": True}
-        channels = [w.begin("session.turn", arguments, pack(words(400)), sess=w.open()) for _ in range(3)]
+        # Opened before: what comes while a session is opened is passed over.
+        channels = [w.begin("session.turn", arguments, pack(words(400)), sess=s) for s in [w.open() for _ in range(3)]]
         states, ends = {}, {}
         while len(ends) < 3:
             type, channel, _, body, _ = w.receive()

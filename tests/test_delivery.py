@@ -277,7 +277,8 @@ def wrong_resumes(wire):
 
 
 def kept_ones_give_way(wire):
-    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--calls", "12", "--calls-principal", "6")
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--calls", "12", "--calls-principal", "6",
+                 "--stream-bytes", "1024")  # which nobody reads: no turn gets far, however long the rest takes
     try:
         w = Wire(own.endpoint)
         for _ in range(60):

@@ -143,7 +143,7 @@ static void input_run(const unsigned char *bytes, size_t count)
 				batch_answer(&r, &b, &in);
 			continue;
 		}
-		if (kind == EVENT_COPY_DONE || (kind == EVENT_DRAIN && pick < 250))
+		if (kind == EVENT_COPY_DONE || kind == EVENT_FOUND || (kind == EVENT_DRAIN && pick < 250))
 			continue;
 		if (kind == EVENT_CANCEL || kind == EVENT_CREDIT) {
 			e.turn = turn_pick(&r, pick);

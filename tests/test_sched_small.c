@@ -53,8 +53,10 @@ static void answer(struct node *n, enum end end, int half)
 			b.results[i].sampled = 0;
 		if (end == END_INTEGRITY) {
 			struct page_ref ref;
-			(void)sched_page_table(rig.s, b.entries[i].session, 0, 0, 1, &ref);
+			uint32_t group = rig.limits.group_count - 1, session = b.entries[i].session;
+			(void)sched_page_table(rig.s, session, group, sched_page_first(rig.s, session, group), 1, &ref);
 			b.results[i].page = ref.page;
+			b.results[i].group = group;
 		}
 	}
 	n->batch.count = 0;
@@ -155,11 +157,12 @@ static int leaf_ends_clean(struct node n)
 	for (int column = 0; column < COLUMN_COUNT; column++)
 		if (column != COLUMN_FREE && column != COLUMN_DOOMED)
 			all += sched_ledger(rig.s, ACCOUNT_DEVICE, (enum column)column);
-	for (uint32_t i = 0; i < rig.limits.group[0].page_count[PLACE_DEVICE]; i++) {
-		struct page_view view;
-		(void)sched_page(rig.s, 0, i, &view);
-		all += view.state != PAGE_FREE && view.state != PAGE_QUARANTINED;
-	}
+	for (uint32_t g = 0; g < rig.limits.group_count; g++)
+		for (uint32_t i = 0; i < rig.limits.group[g].page_count[PLACE_DEVICE]; i++) {
+			struct page_view view;
+			(void)sched_page(rig.s, g, i, &view);
+			all += view.state != PAGE_FREE && view.state != PAGE_QUARANTINED;
+		}
 	return all == 0 && !n.open[0] && !n.open[1];
 }
 
@@ -198,7 +201,7 @@ static void tree(uint32_t depth_max)
 }
 
 /* The root: two sessions, the first with 40 tokens of history. */
-static void all_sequences(uint32_t depth, uint32_t hold)
+static void all_sequences(uint32_t depth, uint32_t hold, uint32_t window)
 {
 	struct sched_limits l = rig_limits(5);
 	l.session_count = 2;
@@ -207,6 +210,14 @@ static void all_sequences(uint32_t depth, uint32_t hold)
 	l.queue_turns = 2;
 	l.context_tokens = 80;
 	l.hold_until_durable = hold;
+	if (window) {
+		/* Half of a whole context's window pages are trimmed; there are enough for one and a bit. */
+		l.group_count = 2;
+		l.group[1].page_bytes = 512;
+		l.group[1].page_count[PLACE_DEVICE] = 5;
+		l.group[1].window_tokens = window;
+		l.chunk_tokens = 16;
+	}
 	rig_open(&rig, &l);
 	block_bytes = sched_bytes(&l);
 	for (uint32_t i = 0; i <= depth; i++)
@@ -234,12 +245,17 @@ static uint32_t depth_wanted = 5;
 
 static void at_once(void)
 {
-	all_sequences(depth_wanted, 0);
+	all_sequences(depth_wanted, 0, 0);
 }
 
 static void held(void)
 {
-	all_sequences(depth_wanted, 1);
+	all_sequences(depth_wanted, 1, 0);
+}
+
+static void windowed(void)
+{
+	all_sequences(depth_wanted, 1, 16);
 }
 
 int main(int argc, char **argv)
@@ -248,5 +264,6 @@ int main(int argc, char **argv)
 		depth_wanted = atoi(argv[1]) == DEPTH_MAX ? DEPTH_MAX : 5;
 	TAP_RUN(at_once, "every short sequence of events, pages freed at once");
 	TAP_RUN(held, "every short sequence of events, pages held until durable");
+	TAP_RUN(windowed, "every short sequence of events, with a group that has a window");
 	return tap_done();
 }

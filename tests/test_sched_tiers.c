@@ -193,6 +193,62 @@ static void shared_pages_go_down(void)
 	rig_close(&r);
 }
 
+/* Pages found at the start are a session's as if they had gone down; another that shares them has them
+   by a fork, cut where they part. */
+static void found_at_the_start(void)
+{
+	struct rig r = open_tiers(8, 0, 16, POLICY_COST);
+	uint32_t a = rig_session(&r);
+	struct event e = rig_event(&r, EVENT_FOUND);
+	for (uint32_t i = 0; i < 4; i++) {
+		e.session = a;
+		e.as.found.slot[0] = 11 - 3 * i; /* in no order */
+		e.as.found.tokens = i < 3 ? 16 : 5;
+		rig_send(&r, &e);
+		const struct effect *told = rig_effect(&r, EFFECT_ASSIGN, 0);
+		EXPECT(told && told->as.run.place == PLACE_DISK && told->as.run.page_first == 11 - 3 * i);
+	}
+	EXPECT(rig_view(&r, a).history == 53 && rig_view(&r, a).resident == 53);
+	EXPECT(rig_view(&r, a).lower_bytes == 4 * 1024);
+	EXPECT(sched_ledger(r.s, ACCOUNT_DISK, COLUMN_RETAINED) == 4 * 1024);
+	uint32_t b = rig_fork(&r, a);
+	e = rig_event(&r, EVENT_ROLLBACK);
+	e.session = b;
+	e.as.rollback.tokens = 32;
+	rig_send(&r, &e);
+	e = rig_event(&r, EVENT_FOUND);
+	e.session = b;
+	e.as.found.slot[0] = 0;
+	e.as.found.tokens = 16;
+	rig_send(&r, &e);
+	EXPECT(sched_ledger(r.s, ACCOUNT_DISK, COLUMN_SHARED) == 2 * 1024);
+	EXPECT(sched_ledger(r.s, ACCOUNT_DISK, COLUMN_RETAINED) == 3 * 1024);
+	struct effect end = whole(&r, b, 1, 1);
+	EXPECT(end.as.end.reloaded == 48 && end.as.end.fresh == 1 && end.as.end.recomputed == 0);
+	end = whole(&r, a, 3, 2);
+	EXPECT(end.as.end.reloaded + end.as.end.resident == 53 && end.as.end.fresh == 3);
+	rig_close(&r);
+}
+
+/* Parked to the disk, a session has nothing left on the device or the host. */
+static void parked_from_both(void)
+{
+	struct rig r = open_tiers(8, 3, 16, POLICY_LRU);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)whole(&r, a, 60, 2);
+	(void)whole(&r, b, 80, 2);
+	EXPECT(sched_ledger(r.s, ACCOUNT_HOST, COLUMN_RETAINED) > 0);
+	rig_park(&r, a, PLACE_DISK);
+	(void)note(&r);
+	while (copy_count)
+		(void)copy_done(&r, 0);
+	EXPECT(rig_view(&r, a).lower_bytes == 4 * 1024);
+	EXPECT(sched_ledger(r.s, ACCOUNT_DISK, COLUMN_RETAINED) >= 4 * 1024);
+	struct effect end = whole(&r, a, 1, 1);
+	EXPECT(end.as.end.reloaded == 61 && end.as.end.recomputed == 0);
+	rig_close(&r);
+}
+
 int main(void)
 {
 	TAP_RUN(down_and_up, "pages go down instead of being lost, and come back");
@@ -201,5 +257,7 @@ int main(void)
 	TAP_RUN(lower_places_fill, "host gives way to disk, and without one to nothing");
 	TAP_RUN(swap_moves_at_once, "swap moves whole contexts, first come first served");
 	TAP_RUN(shared_pages_go_down, "shared pages go down for all their owners");
+	TAP_RUN(found_at_the_start, "what is found on the disk is loaded; a fork shares it");
+	TAP_RUN(parked_from_both, "a parked session leaves the device and the host");
 	return tap_done();
 }

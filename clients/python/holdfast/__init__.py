@@ -22,12 +22,14 @@ from .errors import (
     ResourceError,
     SessionError,
 )
+from .events import Block, Event, Events, KvBlocks
 from .tools import describe
 from .types import End, Note, Piece, ToolCall, Usage
 
 __all__ = [
-    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Client", "End", "Error",
-    "InternalError", "LinkError", "Note", "Piece", "ProtocolError", "RequestError",
+    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Block", "Client", "End", "Error",
+    "Event", "Events", "InternalError", "KvBlocks", "LinkError", "Note", "Piece", "ProtocolError",
+    "RequestError",
     "ResourceError", "Session", "SessionError", "ToolCall", "Turn", "Usage", "describe",
 ]
 __version__ = "0.1.0"
