@@ -237,6 +237,7 @@ struct daemon {
 	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	uint32_t end_mark;        /* the template's token that ends a turn; UINT32_MAX: not known */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
+	struct ranks *ranks;      /* NULL: one */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
 	struct store *store;
@@ -259,7 +260,8 @@ struct daemon {
 	struct stats stats;
 	FILE *traffic;          /* NULL: nothing is recorded */
 	uint64_t traffic_sessions;
-	bool draining, stopping, failed;
+	bool draining, stopping, failed, device_lost;
+	uint64_t ranks_looked_us;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
 	bool audit_due, engine_watched;
@@ -465,6 +467,15 @@ int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *to
 void session_end_fields(const struct session *s, struct wire_end *end);
 /* Tokenises the rendering in hand into d->ids; *count of them. */
 int session_tokenise(struct daemon *d, size_t *count);
+
+/* lost.c: the device, or a rank of it, is gone. */
+/* Says and records it, once: the loop ends. */
+void lost_device(struct daemon *d);
+/* Whether the ranks live, when nothing is computed; and when to ask next. */
+void lost_look(struct daemon *d);
+uint64_t lost_look_us(const struct daemon *d);
+/* Who waits for an END gets one: the device is lost, or the log. */
+void lost_calls(struct daemon *d);
 
 /* turn.c */
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */

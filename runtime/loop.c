@@ -513,6 +513,8 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		next = calls_next;
 	if (d->draining && d->now_us + 20000 < next)
 		next = d->now_us + 20000;
+	const uint64_t look = lost_look_us(d);
+	next = look < next ? look : next;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
 	const uint64_t now = loop_clock_us();
@@ -609,22 +611,8 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	d->now_us = loop_clock_us();
 	signals_take(d);
 	loop_work(d, more, calls_next);
+	lost_look(d);
 	engine_watch(d);
-}
-
-/* The device or the log is lost: who waits for an END gets one. */
-static void all_fail(struct daemon *d)
-{
-	const int code = d->store && store_failed(d->store) ? ERR_AUDIT_STALLED : ERR_INTERNAL;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
-		struct call *c = &d->calls[i];
-		if (c->state != CALL_RUNNING && c->state != CALL_DEFERRED)
-			continue;
-		c->state = CALL_ENDED;
-		c->dropped = true;
-		call_fail(d, i, code);
-	}
-	calls_flush(d);
 }
 
 int loop_run(struct daemon *d)
@@ -645,7 +633,7 @@ int loop_run(struct daemon *d)
 				fd_drain(fired[i].data.fd);
 	}
 	if (d->failed)
-		all_fail(d);
+		lost_calls(d);
 	close(d->epoll);
 	return d->failed ? -ERR_INTERNAL : 0;
 }

@@ -59,6 +59,8 @@ static const struct entry table[] = {
 	FLAG("json", json, "with --check: as JSON"),
 	CHOICE("kv", kv, "fp8|int8|bf16|f32", "fp8", "precision of the KV pages"),
 	TEXT("device", device, "cpu", "where the model runs: cpu, cuda or cuda:N"),
+	NUMBER("tensor-parallel", tensor_parallel, 1, 64, "1",
+	       "ranks that the model is split over: processes, on GPUs from --device's on"),
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),

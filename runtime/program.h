@@ -33,10 +33,10 @@ int bench_rates(const char *name, const char *path, struct bench_rates *out);
 struct program_options {
 	int kv, isa, act;
 	const char *device;
-	uint32_t threads, chunk, page_tokens;
+	uint32_t threads, chunk, page_tokens, tensor_parallel;
 	bool help;
 };
-enum { PROGRAM_FLAGS = 8, PROGRAM_CHUNK_MAX = 4096 };
+enum { PROGRAM_FLAGS = 9, PROGRAM_CHUNK_MAX = 4096 };
 /* Sets the defaults and writes the table's first PROGRAM_FLAGS entries. */
 void program_flags(struct program_options *options, struct flag *flags);
 /* Reads the arguments: the model's path and what the flags say. -1: go on; else the exit code. */
@@ -60,12 +60,14 @@ uint64_t program_now_ns(void);
 
 /* A forward pass with a builder and room for results. */
 struct run {
+	struct ranks *ranks; /* NULL: one */
 	struct forward *forward;
 	struct batch_builder *builder;
 	struct ops_sampled *sampled;
 	struct ops_fault *faults;
 };
-/* Says on stderr what is wrong, and returns non-zero, if it cannot be opened. */
+/* Says on stderr what is wrong, and returns non-zero, if it cannot be opened. With several ranks the
+   others are started here, and do not come back from it. */
 int run_open(const char *name, const struct model *model, const struct forward_options *options,
 	     struct run *run);
 void run_close(struct run *run);

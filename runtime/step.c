@@ -377,13 +377,18 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 	r->end = turn_token(d, call, s, &r->sampled);
 }
 
+static void job_failed(struct daemon *d, const struct engine_job *job)
+{
+	if (job->err == -ERR_INTERNAL)
+		lost_device(d);
+	else if (job->err)
+		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
+}
+
 /* A job without a batch: digests of pages at rest. */
 static void step_idle_done(struct daemon *d, struct engine_job *job)
 {
-	if (job->err) {
-		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
-		d->failed = job->err == -ERR_INTERNAL;
-	}
+	job_failed(d, job);
 	engine_release(d->engine, job);
 	if (!d->job)
 		d->job = engine_job(d->engine);
@@ -417,13 +422,10 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		return;
 	}
 	CHECK(d->in_flight);
+	job_failed(d, job);
 	for (uint32_t i = 0; i < d->entry_count; i++) {
 		result_make(d, job, i);
 		kv_computed(d, &d->entry[i], d->result[i].computed);
-	}
-	if (job->err) {
-		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
-		d->failed = job->err == -ERR_INTERNAL;
 	}
 	prefill_measure(d, job);
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
