@@ -128,7 +128,8 @@ static void power_cuts(void)
 	for (unsigned i = 0; i <= record_count; i++) {
 		/* The meta page is one sector: it is there or not. Of others any part may be. */
 		const bool whole = i == record_count || record[i].bytes < 512;
-		for (size_t part = 0; part < (whole ? 1 : record[i].bytes); part += 1 + (whole ? 0 : record[i].bytes / 2)) {
+		for (size_t part = 0; part < (whole ? 1 : record[i].bytes);
+		     part += 1 + (whole ? 0 : record[i].bytes / 2)) {
 			struct store_verified v;
 			REQUIRE(put(first, first_bytes, i, part));
 			if (!EXPECT(dir_sound(&v)))
@@ -151,7 +152,8 @@ int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
 	dir_make(true);
-	TAP_RUN(power_cuts, "a power cut after, and within, any write: the chain is whole and what was durable is there");
+	TAP_RUN(power_cuts,
+		"a power cut after, and within, any write: the chain is whole and what was durable is there");
 	dir_drop();
 	return tap_done();
 }
