@@ -173,7 +173,7 @@ void hf_end_free(struct hf_end *end)
 /* --- Calls. --- */
 
 /* Other threads' calls wait here; a callback's on its own handle is refused (NULL). */
-static struct hf_client *acquire(struct hf_client *c)
+struct hf_client *client_acquire(struct hf_client *c)
 {
 	if (atomic_load(&c->owner) == (uintptr_t)pthread_self())
 		return NULL;
@@ -182,7 +182,7 @@ static struct hf_client *acquire(struct hf_client *c)
 	return c;
 }
 
-static void release(struct hf_client **held)
+void client_release(struct hf_client **held)
 {
 	if (!*held)
 		return;
@@ -190,11 +190,8 @@ static void release(struct hf_client **held)
 	pthread_mutex_unlock(&(*held)->lock);
 }
 
-/* The handle is this thread's until the function returns. */
-#define HOLD(c) __attribute__((cleanup(release))) struct hf_client *held = acquire(c)
-
 /* The room for the arguments; NULL while a call runs, which is then refused. */
-static struct wire_call *begin(struct hf_client *c, const struct hf_client *held,
+struct wire_call *client_begin(struct hf_client *c, const struct hf_client *held,
 	enum wire_method method, const struct hf_session *s, struct hf_end *end)
 {
 	end_init(end);
@@ -228,7 +225,7 @@ static int simple(struct hf_client *c, enum wire_method method, struct hf_sessio
 	struct hf_end *end)
 {
 	HOLD(c);
-	if (!begin(c, held, method, s, end))
+	if (!client_begin(c, held, method, s, end))
 		return end->code;
 	call_run(c, NULL, 0, NULL, end);
 	return finish(s, end);
@@ -241,7 +238,7 @@ static void put_residency(struct wire_residency_args *to, const struct hf_reside
 }
 
 /* The session that END made; a daemon that names none has not made one. */
-static int opened(struct hf_session *out, struct hf_end *end)
+int client_opened(struct hf_session *out, struct hf_end *end)
 {
 	*out = (struct hf_session){.epoch = HF_NONE, .turn = HF_NONE};
 	if (end->code != 0)
@@ -256,7 +253,7 @@ int hf_session_open(struct hf_client *c, const struct hf_open_args *args, struct
 	struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_SESSION_OPEN, NULL, end);
+	struct wire_call *m = client_begin(c, held, METHOD_SESSION_OPEN, NULL, end);
 	if (!m)
 		return end->code;
 	m->a.system = str(args->system);
@@ -271,7 +268,7 @@ int hf_session_open(struct hf_client *c, const struct hf_open_args *args, struct
 	if (args->residency)
 		put_residency(&m->a.residency, args->residency);
 	call_run(c, NULL, 0, NULL, end);
-	return opened(out, end);
+	return client_opened(out, end);
 }
 
 static double off(double value, double when_zero)
@@ -351,7 +348,7 @@ static int turn(struct hf_client *c, enum wire_method method, struct hf_session 
 {
 	HOLD(c);
 	uint8_t *blob = NULL;
-	struct wire_call *m = begin(c, held, method, s, end);
+	struct wire_call *m = client_begin(c, held, method, s, end);
 	if (!m)
 		return end->code;
 	int code = put_sampling(&m->a.sampling, &t->sampling);
@@ -399,20 +396,20 @@ int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_token
 	uint64_t to_turn, struct hf_session *out, struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_SESSION_FORK, s, end);
+	struct wire_call *m = client_begin(c, held, METHOD_SESSION_FORK, s, end);
 	if (!m)
 		return end->code;
 	m->a.tokens = to_tokens;
 	m->a.to_turn = to_turn;
 	call_run(c, NULL, 0, NULL, end);
-	return opened(out, end);
+	return client_opened(out, end);
 }
 
 int hf_session_rollback(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_SESSION_ROLLBACK, s, end);
+	struct wire_call *m = client_begin(c, held, METHOD_SESSION_ROLLBACK, s, end);
 	if (!m)
 		return end->code;
 	m->a.tokens = to_tokens;
@@ -436,11 +433,6 @@ int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *en
 	return simple(c, METHOD_SESSION_SHOW, s, end);
 }
 
-int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end)
-{
-	return simple(c, METHOD_SESSION_EXPORT, s, end);
-}
-
 int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *end)
 {
 	return simple(c, METHOD_SESSION_ATTACH, s, end);
@@ -450,7 +442,7 @@ int hf_session_residency(struct hf_client *c, struct hf_session *s,
 	const struct hf_residency *residency, struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_SESSION_RESIDENCY, s, end);
+	struct wire_call *m = client_begin(c, held, METHOD_SESSION_RESIDENCY, s, end);
 	if (!m)
 		return end->code;
 	if ((unsigned)residency->kind > HF_PINNED)
@@ -464,7 +456,7 @@ int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_
 	const char *tool, struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_SESSION_HINT, s, end);
+	struct wire_call *m = client_begin(c, held, METHOD_SESSION_HINT, s, end);
 	if (!m)
 		return end->code;
 	m->a.returns_in_ms = returns_in_ms;
@@ -477,7 +469,7 @@ int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place
 	struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_SESSION_PARK, s, end);
+	struct wire_call *m = client_begin(c, held, METHOD_SESSION_PARK, s, end);
 	if (!m)
 		return end->code;
 	m->a.place = str(place);
@@ -489,7 +481,7 @@ static int range(struct hf_client *c, enum wire_method method, const struct hf_s
 	uint64_t first, uint64_t count, struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, method, of, end);
+	struct wire_call *m = client_begin(c, held, method, of, end);
 	if (!m)
 		return end->code;
 	m->epoch = m->turn = WIRE_NONE; /* to look is not to write */
@@ -529,11 +521,24 @@ int hf_metrics(struct hf_client *c, struct hf_end *end)
 	return simple(c, METHOD_METRICS, NULL, end);
 }
 
+int hf_events_replay(struct hf_client *c, const char *principal, uint64_t first, uint64_t count,
+	struct hf_end *end)
+{
+	HOLD(c);
+	struct wire_call *m = client_begin(c, held, METHOD_EVENTS_REPLAY, NULL, end);
+	if (!m)
+		return end->code;
+	m->a.first = first;
+	m->a.count = count;
+	m->a.principal = str(principal);
+	return call_run(c, NULL, 0, NULL, end);
+}
+
 int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool special,
 	struct hf_end *end)
 {
 	HOLD(c);
-	struct wire_call *m = begin(c, held, METHOD_TOKENIZE, NULL, end);
+	struct wire_call *m = client_begin(c, held, METHOD_TOKENIZE, NULL, end);
 	if (!m)
 		return end->code;
 	m->a.special = special;
@@ -544,7 +549,7 @@ int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool speci
 int hf_detokenize(struct hf_client *c, const uint32_t *ids, size_t count, struct hf_end *end)
 {
 	HOLD(c);
-	if (!begin(c, held, METHOD_DETOKENIZE, NULL, end))
+	if (!client_begin(c, held, METHOD_DETOKENIZE, NULL, end))
 		return end->code;
 	uint8_t *blob = put_ids(ids, count);
 	if (!blob)

@@ -226,6 +226,10 @@ int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place
 	struct hf_end *end);
 /* The session as tokens (end->ids) and settings (end->json). */
 int hf_session_export(struct hf_client *c, struct hf_session *s, struct hf_end *end);
+/* As a new one, of this daemon or another with the same model: settings in MessagePack (end->packed of
+   the export) and tokens. Settings that are none are bad_arg. */
+int hf_session_import(struct hf_client *c, const uint8_t *settings, size_t bytes, const uint32_t *ids,
+	size_t count, struct hf_session *out, struct hf_end *end);
 int hf_session_list(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end);
 
 /* --- The rest. Results in end->json, ids and bytes. --- */
@@ -239,6 +243,27 @@ int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool speci
 int hf_detokenize(struct hf_client *c, const uint32_t *ids, size_t count, struct hf_end *end);
 int hf_health(struct hf_client *c, struct hf_end *end);
 int hf_metrics(struct hf_client *c, struct hf_end *end);
+
+/* --- Session events: granted, queued, running, tool_wait, ended, demoted, restored, lost, expired,
+   closed, of the sessions that one may ask for. --- */
+
+struct hf_events;
+struct hf_event {
+	uint64_t seq;        /* counts from 1 for each principal, anew when the daemon restarts */
+	const char *json;    /* all of it; valid until the next call */
+	const uint8_t *packed; /* the same in MessagePack */
+	size_t packed_bytes;
+};
+/* endpoint NULL: the client's with "-events" behind it. The client must outlive it, and is used to ask
+   for what was missed; events belong to one thread. Nobody need listen there: then none comes. */
+int hf_events_open(struct hf_client *c, const char *endpoint, struct hf_events **out);
+/* Waits for the next one; -timeout (708) when none came. What was missed comes first, if the daemon
+   keeps it; else a gap in `seq` shows. */
+int hf_events_next(struct hf_events *e, uint32_t timeout_ms, struct hf_event *out);
+void hf_events_close(struct hf_events **events);
+/* {last, first, events}: kept ones from number `first` on, of a principal (NULL: oneself). */
+int hf_events_replay(struct hf_client *c, const char *principal, uint64_t first, uint64_t count,
+	struct hf_end *end);
 
 /* --- Words. --- */
 

@@ -30,7 +30,7 @@ struct said {
 	uint32_t run_count, interval_ms;
 	bool run_all, resume, count_said;
 	uint32_t stop_tokens[WIRE_STOPS_MAX], stop_token_count;
-	const char *key_file, *server_key;
+	const char *key_file, *server_key, *events;
 };
 
 /* Says a line on stderr: "holdfast: turn: …". Returns the exit code for a code of the library. */
@@ -44,6 +44,8 @@ int command_top(struct said *o);
 int command_watch(struct said *o);
 int command_metrics(struct said *o);
 int command_keygen(struct said *o);
+int command_export(struct said *o);
+int command_import(struct said *o);
 
 /* The command that --run names for a tool; NULL: none. */
 const char *tool_command(const struct said *o, const char *name);

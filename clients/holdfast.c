@@ -240,8 +240,11 @@ static const struct command {
 		command_tokenize},
 	{"health", "", "ask how the daemon is", "", 0, command_health},
 	{"top", "", "memory, sessions and speed, again and again", "wc", 0, command_top},
-	{"watch", "", "a line for each change of a session", "wc", 0, command_watch},
+	{"watch", "", "a line for each event of a session", "cv", 0, command_watch},
 	{"metrics", "", "counters, in Prometheus' form", "", 0, command_metrics},
+	{"export", "ID > FILE", "a session as tokens and settings, to be moved", "", 1, command_export},
+	{"import", "[FILE]", "a session that was exported, as a new one; prints its ID", "", 1,
+		command_import},
 	{"keygen", "NAME", "make the keys NAME.key and NAME.key_secret", "", 1, command_keygen},
 	{"audit", "QUESTION [--state DIR]", "ask the audit log: session, page, turn, verify, …", "",
 		8, command_audit},
@@ -260,6 +263,7 @@ static const struct option_entry {
 	{"run", "NAME=COMMAND", "what runs a tool, arguments on stdin; may be repeated", 'X'},
 	{"yes", NULL, "run tools without asking", 'U'},
 	{"interval", "MS", "time between two looks; default 1000", 'w'},
+	{"events", "E", "where events are told; default the endpoint with -events", 'v'},
 	{"keep", NULL, "do not close the new session", 'k'},
 	{"message", "TEXT", "what the user says; -: standard input", 'M'},
 	{"stdin", NULL, "the same as --message -", 'I'},
@@ -404,6 +408,7 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'X': return strchr(value, '=') && append(o->runs, &o->run_count, LIST_MAX, value);
 	case 'U': return o->run_all = true;
 	case 'w': return number32(value, &o->interval_ms) && o->interval_ms > 0;
+	case 'v': o->events = value; return true;
 	case 'M': o->message = value; return true;
 	case 'I': o->read_stdin = true; return true;
 	case 'r': return append(o->results, &o->result_count, LIST_MAX, value);

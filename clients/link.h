@@ -68,6 +68,15 @@ int link_send(struct hf_client *c, uint8_t type, uint64_t channel, const void *b
 int link_receive(struct hf_client *c, uint64_t until_ms, struct link_message *m);
 void link_drop(struct link_message *m);
 
+/* The handle is this thread's until the function returns; NULL in a callback of its own. */
+struct hf_client *client_acquire(struct hf_client *c);
+void client_release(struct hf_client **held);
+#define HOLD(c) __attribute__((cleanup(client_release))) struct hf_client *held = client_acquire(c)
+/* The room for the arguments; NULL while a call runs, which is then refused. */
+struct wire_call *client_begin(struct hf_client *c, const struct hf_client *held, enum wire_method method,
+	const struct hf_session *s, struct hf_end *end);
+/* The session that END made; a daemon that names none has not made one. */
+int client_opened(struct hf_session *out, struct hf_end *end);
 /* Runs c->call with an optional third frame, and fills end. */
 int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 	const struct hf_stream *stream, struct hf_end *end);

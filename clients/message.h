@@ -56,7 +56,7 @@ enum wire_method {
 	METHOD_SESSION_ATTACH, METHOD_SESSION_RESIDENCY, METHOD_SESSION_HINT, METHOD_SESSION_PARK,
 	METHOD_LEDGER_SHOW, METHOD_PAGES_SHOW, METHOD_MODEL_SHOW, METHOD_TOKENIZE,
 	METHOD_DETOKENIZE, METHOD_HEALTH, METHOD_METRICS, METHOD_SESSION_EXPORT,
-	METHOD_SESSION_IMPORT, METHOD_SESSION_FORGET, METHOD_COUNT
+	METHOD_SESSION_IMPORT, METHOD_SESSION_FORGET, METHOD_EVENTS_REPLAY, METHOD_COUNT
 };
 
 enum wire_role { WIRE_SYSTEM, WIRE_USER, WIRE_ASSISTANT, WIRE_TOOL };
@@ -145,8 +145,9 @@ struct wire_args {
 	uint64_t returns_in_ms;
 	struct wire_str tool_name;
 	struct wire_str place; /* session.park: "host", "disk", "tokens" */
-	/* pages.show, session.list: a range */
+	/* pages.show, session.list: a range; events.replay: the first event's number, and how many */
 	uint64_t first, count, group;
+	struct wire_str principal; /* events.replay: whose; absent: one's own */
 	/* session.import, with the tokens in the third frame */
 	struct wire_bin course; /* how the history came to be, as session.export gave it */
 	uint64_t at_turn;

@@ -1,6 +1,5 @@
 /*
- * The commands that go on looking: top, watch, and metrics; and the completion of shells, which is
- * printed from the same tables as the help.
+ * What the daemon says of itself: top, again and again, and metrics.
  */
 #include "config.h"
 
@@ -12,9 +11,8 @@
 #include <unistd.h>
 
 #include "clients/command.h"
-#include "clients/item.h"
 
-enum { BAR = 48, INTERVAL_MS = 1000, WATCHED_MAX = 1024, NAME = 33 };
+enum { BAR = 48, INTERVAL_MS = 1000 };
 
 static void pause_ms(const struct said *o)
 {
@@ -103,109 +101,6 @@ int command_top(struct said *o)
 		if (code || ferror(stdout))
 			return exit;
 		if (i + 1 < count)
-			pause_ms(o);
-	}
-	return EXIT_DONE;
-}
-
-/* A session as watch saw it last. */
-struct watched {
-	char id[NAME], state[NAME];
-	uint64_t resident, turn;
-	bool here;
-};
-
-static void say_change(const struct said *o, const char *id, const char *what, const char *from,
-	const char *to)
-{
-	char clock[16];
-	time_t now = time(NULL);
-	struct tm tm;
-	strftime(clock, sizeof clock, "%H:%M:%S", localtime_r(&now, &tm));
-	if (o->json)
-		printf("{\"time\":%lld,\"session\":\"%s\",\"event\":\"%s\",\"from\":\"%s\",\"to\":\"%s\"}\n",
-			(long long)now, id, what, from, to);
-	else
-		printf("%s  %s  %-9s %s%s%s\n", clock, id, what, from, *from && *to ? " -> " : "", to);
-}
-
-static struct watched *watched_find(struct watched *list, uint32_t *count, const char *id, bool *fresh)
-{
-	for (uint32_t i = 0; i < *count; i++)
-		if (strcmp(list[i].id, id) == 0)
-			return *fresh = false, &list[i];
-	if (*count == WATCHED_MAX)
-		return NULL;
-	struct watched *w = &list[(*count)++];
-	*w = (struct watched){.here = true};
-	snprintf(w->id, sizeof w->id, "%s", id);
-	return *fresh = true, w;
-}
-
-static void watch_one(const struct said *o, struct watched *list, uint32_t *count, struct wire_value row,
-	bool first)
-{
-	struct wire_bin id = {NULL, 0};
-	struct wire_str state = {"", 0};
-	struct hf_id key;
-	char text[NAME], now[NAME], numbers[2][24];
-	bool fresh;
-	if (!wire_get_bin(wire_find(row, "sess"), &id) || id.length != sizeof key.bytes)
-		return;
-	memcpy(key.bytes, id.at, sizeof key.bytes);
-	hf_id_text(&key, text);
-	wire_get_str(wire_find(row, "state"), &state);
-	snprintf(now, sizeof now, "%.*s", (int)(state.length < NAME ? state.length : NAME - 1), state.at);
-	struct watched *w = watched_find(list, count, text, &fresh);
-	if (!w)
-		return;
-	const uint64_t resident = number_of(row, "resident"), turn = number_of(row, "turn");
-	if (fresh && !first)
-		say_change(o, text, "opened", "", now);
-	else if (!fresh && strcmp(w->state, now) != 0)
-		say_change(o, text, "state", w->state, now);
-	if (!fresh && turn == w->turn && resident < w->resident) {
-		snprintf(numbers[0], sizeof numbers[0], "%" PRIu64, w->resident);
-		snprintf(numbers[1], sizeof numbers[1], "%" PRIu64, resident);
-		say_change(o, text, "demoted", numbers[0], numbers[1]);
-	}
-	snprintf(w->state, sizeof w->state, "%s", now);
-	w->resident = resident;
-	w->turn = turn;
-	w->here = true;
-}
-
-int command_watch(struct said *o)
-{
-	static struct watched list[WATCHED_MAX];
-	const uint64_t most = o->count_said ? o->count : UINT64_MAX;
-	uint32_t count = 0;
-	for (uint64_t i = 0; i < most; i++) {
-		struct hf_end end;
-		struct wire_value row;
-		struct walk w;
-		const int code = hf_session_list(o->client, 0, WIRE_COUNT_MAX, &end);
-		if (code) {
-			const int exit = say_error(o, code, &end);
-			return hf_end_free(&end), exit;
-		}
-		for (uint32_t k = 0; k < count; k++)
-			list[k].here = false;
-		walk_init(&w, (struct wire_value){end.packed, end.packed_bytes});
-		while (walk_next(&w, &row))
-			watch_one(o, list, &count, row, i == 0);
-		for (uint32_t k = 0; k < count;) {
-			if (!list[k].here) {
-				say_change(o, list[k].id, "closed", list[k].state, "");
-				list[k] = list[--count];
-			} else {
-				k++;
-			}
-		}
-		hf_end_free(&end);
-		if (ferror(stdout))
-			break;
-		if (i + 1 < most)
 			pause_ms(o);
 	}
 	return EXIT_DONE;

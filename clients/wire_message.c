@@ -265,6 +265,7 @@ static const char *retry_of(int code)
 	case ERR_DRAINING:
 	case ERR_AUDIT_STALLED:
 	case ERR_LOG_FULL:
+	case ERR_DEVICE:
 		return "later";
 	case ERR_INTERNAL:
 	case ERR_INTEGRITY:

@@ -16,6 +16,9 @@
  *  K4  A sequence whose tags do not agree reads and writes no page in this step; its neighbours
  *      are not affected.
  *  K5  No byte outside the valid positions of a page enters a result.
+ *  K6  With several ranks each holds its heads, its part of ff and of the vocabulary. Every rank is
+ *      given the same batch and the same operations in the same order; embed, output and down sum over
+ *      the ranks, head gathers, and a sequence that is at fault on one rank is so on all.
  *
  * Thread: one at a time per device. Errors: 0 or a negative code of sched/check.h. A device that
  * has returned -ERR_INTERNAL is lost: close it. Compiles as C11 and as C++17.
@@ -27,6 +30,7 @@
 #include <stdint.h>
 
 #include "kernels/batch.h"
+#include "kernels/collective.h"
 #include "sched/check.h"
 
 #ifdef __cplusplus
@@ -84,6 +88,11 @@ struct device_plan {
 	   f32 activations gives what the scalar path gives. */
 	uint32_t exact;
 	uint32_t rank, ranks; /* 0 and 1 for one */
+	/* Several ranks: heads, kv_heads and ff are this rank's; vocab is the whole, of which rank r has
+	   the rows from r * vocab_share on, vocab_share of them or what is left. Results of sample are
+	   rank 0's alone. The collective is borrowed. 0 and NULL for one rank. */
+	uint32_t vocab_share;
+	const struct collective *collective;
 };
 
 struct device_needs {
@@ -210,12 +219,6 @@ struct ops {
 	/* A 128-bit digest of the page's first `tokens` positions, in the order of the layout. */
 	int (*page_digest)(struct device *device, uint32_t group, uint32_t page, uint32_t tokens,
 			   uint64_t digest[2]);
-
-	/* Collectives over the ranks, in rank order; with one rank they do nothing. */
-	int (*all_reduce)(struct device *device, enum ops_buffer buffer);
-	int (*all_gather)(struct device *device, enum ops_buffer buffer);
-	int (*broadcast)(struct device *device, enum ops_buffer buffer, uint32_t rank);
-	int (*barrier)(struct device *device);
 };
 
 /* The CPU's table. Every slot is filled. */

@@ -82,6 +82,18 @@ FP8_INLINE uint8_t kv_encode_8(enum kv_kind kv, float x, float scale, float inve
 	return (uint8_t)(int8_t)((y + 12582912.0f) - 12582912.0f);
 }
 
+/* The rows of the vocabulary that the rank has: of embedding and head. */
+static inline uint32_t plan_vocab_first(const struct device_plan *p)
+{
+	return p->ranks > 1 ? p->rank * p->vocab_share : 0;
+}
+
+static inline uint32_t plan_vocab_rows(const struct device_plan *p)
+{
+	const uint32_t left = p->vocab - plan_vocab_first(p);
+	return p->ranks > 1 && left > p->vocab_share ? p->vocab_share : left;
+}
+
 /* Place of a layer and KV head's K block and scales within a page; V's block follows K's. */
 struct page_place {
 	size_t block, block_bytes; /* K's block; V's is block_bytes on */

@@ -32,7 +32,8 @@ static const char *const kinds[STORE_KIND_COUNT] = {
 	"boot", "shutdown", "assign", "share", "free", "quarantine", "session_open", "session_close",
 	"turn_end", "incident", "config", "step_end", "forget", "archive",
 };
-static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower"};
+static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower",
+						      "device"};
 static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
 
 static const char *reason_name(const struct store_record *r)
@@ -301,7 +302,7 @@ static int ask_incidents(struct ask *a)
 			record_show(a, &r);
 			back.reader = a->reader;
 			back.json = a->json;
-			bool over = r.reason == REASON_BEACON;
+			bool over = r.reason == REASON_BEACON || r.reason == REASON_DEVICE;
 			for (uint64_t s = seq - 1; !over && s >= store_reader_first(a->reader) && s > 0; s--) {
 				TRY(entry_at(&back, s));
 				over = back.entry.kind == STORE_BOOT;

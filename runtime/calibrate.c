@@ -168,7 +168,7 @@ static int pass_open(const struct model *model, uint32_t threads, uint32_t rows,
 	TRY(batch_builder_open(&plan, &p->builder));
 	TRY(p->ops->device_open(&plan, &p->device));
 	TRY(p->ops->page_tags_set(p->device, 0, 0, pages, 1));
-	return weights_open(model, p->ops, p->device, progress, progress_arg, &p->weights, reason);
+	return weights_open(model, NULL, p->ops, p->device, progress, progress_arg, &p->weights, reason);
 }
 
 static void pass_close(struct pass *p)

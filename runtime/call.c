@@ -21,6 +21,11 @@ void *memory_reserve(size_t bytes)
 	return p == MAP_FAILED ? NULL : p;
 }
 
+void memory_release(void *at, size_t bytes)
+{
+	munmap(at, bytes);
+}
+
 /* The slot's touched memory goes back, so that one large turn does not stay in memory for ever. */
 static void release(void *at, size_t bytes)
 {

@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "runtime/endpoint.h"
+#include "runtime/events.h"
 #include "runtime/keep.h"
 #include "runtime/loop.h"
 
@@ -73,7 +74,8 @@ static uint64_t device_available(const struct forward_options *f)
 	uint32_t gpu;
 	if (forward_device_find(f->device, &ops, &gpu, reason) == 0 && ops != ops_cpu() &&
 	    ops_cuda_memory(gpu, &left, &total) == 0)
-		return left;
+		/* Each rank has a GPU of its own; the first stands for all. */
+		return left * (f->ranks_count > 1 ? f->ranks_count : 1);
 	return memory_available();
 }
 
@@ -96,6 +98,8 @@ static void forward_options_fill(const struct daemon *d, struct forward_options 
 	f->context = d->limits.context_tokens;
 	f->cache_dir = o->cache[0] ? o->cache : NULL;
 	f->progress = log_progress;
+	f->ranks_count = (uint32_t)o->tensor_parallel;
+	f->ranks = d->ranks;
 }
 
 static void limits_fill(struct daemon *d)
@@ -192,7 +196,12 @@ static int plan_make(struct daemon *d, struct plan *p)
 		log_say(LOG_ERROR, "--device %s: %s", d->options.device, reason);
 		return found;
 	}
-	TRY(forward_needs(d->model, &f, &p->needs));
+	const int needed = forward_needs(d->model, &f, &p->needs, reason);
+	if (needed != 0) {
+		if (reason[0])
+			log_say(LOG_ERROR, "%s", reason);
+		return needed;
+	}
 	p->available = device_available(&f);
 	p->kv_bytes = d->options.kv_memory;
 	if (!p->kv_bytes) {
@@ -408,6 +417,8 @@ static int tables_open(struct daemon *d)
 	TRY(peers_open(d));
 	TRY(calls_open(d));
 	TRY(sessions_open(d));
+	TRY(events_open(d));
+	TRY(kv_open(d));
 	return step_open(d);
 }
 
@@ -427,12 +438,14 @@ static int signals_open(struct daemon *d)
 	return d->signals < 0 ? -ERR_IO : 0;
 }
 
-static void descriptors_raise(void)
+/* For the connections that are remembered, the library's own, and files. */
+static void descriptors_raise(uint64_t peers)
 {
 	struct rlimit limit;
 	if (getrlimit(RLIMIT_NOFILE, &limit) != 0)
 		return;
-	const rlim_t wanted = limit.rlim_max < FD_WANTED ? limit.rlim_max : FD_WANTED;
+	const rlim_t all = FD_WANTED + 2 * peers;
+	const rlim_t wanted = limit.rlim_max < all ? limit.rlim_max : all;
 	if (limit.rlim_cur < wanted) {
 		limit.rlim_cur = wanted;
 		setrlimit(RLIMIT_NOFILE, &limit);
@@ -462,11 +475,42 @@ static void last_word(int signal_number)
 		store_beacon(last_word_store, &word);
 }
 
+static void rank_say(const char *line)
+{
+	log_say(LOG_ERROR, "%s", line);
+}
+
+/* Before any thread, lock or socket: what a rank inherits it would hold. A rank that is not the first
+   does not come back. */
+static int ranks_open(struct daemon *d)
+{
+	char reason[RANKS_REASON_MAX];
+	struct forward_options f;
+	if (d->options.tensor_parallel < 2)
+		return 0;
+	struct ranks_place place = {0};
+	int code = ranks_place((uint32_t)d->options.tensor_parallel, &place, reason);
+	if (code == 0)
+		code = ranks_start((uint32_t)d->options.tensor_parallel, &d->ranks, reason);
+	if (code) {
+		log_say(LOG_ERROR, "--tensor-parallel %llu: %s", (unsigned long long)d->options.tensor_parallel,
+			reason);
+		return code;
+	}
+	if (ranks_rank(d->ranks) == 0)
+		return 0;
+	forward_options_fill(d, &f);
+	const int done = forward_rank_main(d->model, &f, place.launched ? rank_say : NULL);
+	ranks_close(&d->ranks);
+	_exit(done);
+}
+
 static int daemon_open(struct daemon *d)
 {
 	TRY(signals_open(d));
 	TRY(inject_open(d));
-	descriptors_raise();
+	TRY(ranks_open(d));
+	descriptors_raise(d->options.peers);
 	TRY(tenants_read(d->options.tenants, &d->tenants));
 	TRY(endpoint_lock(d));
 	TRY(store_start(d));
@@ -480,6 +524,7 @@ static int daemon_open(struct daemon *d)
 	TRY(keep_restore(d));
 	TRY(public_open(d));
 	TRY(endpoint_open(d));
+	TRY(outlets_open(d));
 	const struct ops *ops = forward_ops(d->forward);
 	log_say(LOG_NOTICE, "serving %s on %s (%s, %u threads, KV %.1f MiB in %u pages)",
 			d->model->title, d->options.listen, ops->device_isa(forward_device(d->forward)),
@@ -490,18 +535,22 @@ static int daemon_open(struct daemon *d)
 
 static void daemon_close(struct daemon *d)
 {
+	outlets_close(d);
 	endpoint_close(d);
 	if (d->engine)
 		engine_close(&d->engine); /* closes the forward pass with it */
 	else if (d->forward)
 		forward_close(&d->forward);
 	lower_disk_close(d);
+	ranks_close(&d->ranks);
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
 	traffic_close(d);
 	calls_close(d);
 	sessions_close(d);
+	events_close(d);
+	kv_close(d);
 	keep_close(d);
 	if (d->streams >= 0)
 		close(d->streams);

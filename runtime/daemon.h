@@ -93,8 +93,10 @@ struct session {
 	uint32_t history;          /* tokens in `token` */
 	uint32_t call;             /* the running call, or NONE */
 	uint32_t mark_count;
-	uint32_t *token;           /* context of them */
-	struct turn_mark *mark;    /* options.session_turns of them */
+	uint32_t *token;           /* context of them, or as many as there are, while it rests */
+	struct turn_mark *mark;    /* options.session_turns of them, or so */
+	uint32_t *far_token;       /* the room for all of them */
+	struct turn_mark *far_mark;
 	struct template_state state;
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	char label[LABEL_MAX + 1];
@@ -135,6 +137,7 @@ struct call {
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
 	uint64_t poked_batch;
+	bool queue_told;        /* that it waits is told once */
 	bool poked;             /* a fault was made on purpose in its turn: at most one */
 	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
@@ -234,6 +237,7 @@ struct daemon {
 	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	uint32_t end_mark;        /* the template's token that ends a turn; UINT32_MAX: not known */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
+	struct ranks *ranks;      /* NULL: one */
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
 	struct store *store;
@@ -245,6 +249,10 @@ struct daemon {
 	void *zmq, *zap;
 	struct door door[DOORS_MAX];
 	uint32_t door_count;
+	struct outlet *outlet; /* sockets of events: outlet.h */
+	uint32_t outlet_count;
+	struct event_log *events;
+	struct kv *kv;         /* NULL: nobody asked for events of blocks */
 	struct tenants tenants, tenants_fresh;
 	int epoll, signals;
 	uint8_t boot[16];
@@ -252,7 +260,8 @@ struct daemon {
 	struct stats stats;
 	FILE *traffic;          /* NULL: nothing is recorded */
 	uint64_t traffic_sessions;
-	bool draining, stopping, failed;
+	bool draining, stopping, failed, device_lost;
+	uint64_t ranks_looked_us;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
 	bool audit_due, engine_watched;
@@ -263,6 +272,7 @@ struct daemon {
 	struct owed *owed;       /* ring of OWED_MAX */
 	uint32_t owed_first, owed_count;
 	struct session *sessions;
+	uint8_t *near;           /* short histories of sessions that rest */
 	struct call *calls;
 	struct idem *idem;
 	uint32_t idem_count, idem_next;
@@ -296,9 +306,9 @@ struct daemon {
 	uint32_t entry_count;
 	bool in_flight;
 	struct undo undo;
-	/* Takes every message in the socket's place: the self-test's. */
-	int (*sink)(struct daemon *d, uint8_t type, uint64_t channel, const void *body, size_t length,
-		    const void *blob, size_t blob_length);
+	/* Takes every message in the socket's place: the self-test's. Returns what peer_send does. */
+	int (*sink)(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		    size_t length, const void *blob, size_t blob_length);
 	uint8_t *scratch;       /* for what is kept */
 	int streams;            /* the file of what was sent */
 	bool restore_other;     /* what is restored was made with another model or plan */
@@ -364,6 +374,7 @@ void call_free(struct daemon *d, uint32_t call);
 void call_reset(struct daemon *d, uint32_t call);
 /* Address space of so many bytes; what is never touched costs nothing. NULL: none. */
 void *memory_reserve(size_t bytes);
+void memory_release(void *at, size_t bytes);
 /* Forgets a call's key: it was refused before anything was done. */
 void call_idem_forget(struct daemon *d, uint32_t call);
 /* 0: a new key; -ERR_IDEM_MISMATCH; 1: seen, *op is its call's. */
@@ -409,45 +420,6 @@ void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
 		   size_t length);
 void attach_ack(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
 		size_t length);
-
-/* session.c: histories. */
-int sessions_open(struct daemon *d);
-void sessions_close(struct daemon *d);
-uint32_t session_take(struct daemon *d, uint32_t principal);
-void session_drop(struct daemon *d, uint32_t session);
-void session_end(struct daemon *d, uint32_t session);
-void record_session(struct daemon *d, const struct session *s, uint8_t kind);
-/* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
-uint64_t sessions_reap(struct daemon *d);
-uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
-/* Cuts the history and what goes with it to `tokens`, which lies within it. */
-void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
-/* Cuts to `tokens` here and in the scheduler; the session has no running call. */
-void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
-/* Whether sessions of that template can be had; raw: tokens only. */
-int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
-/* Takes the tools that a session is opened with; `tools` has room for them. */
-int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
-/* Renders and tokenises what a session begins with into its history. */
-int session_head(struct daemon *d, struct session *s, const struct wire_args *a);
-/* The scheduler hears of a session whose slot is filled, unless code says what is wrong with it; ends
-   the call either way. */
-void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code);
-void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_close(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_forget(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_attach(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
-void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
-/* The tools of a session, as they were kept. */
-int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes);
-/* Sets what END says of a session: id, epoch, turn. */
-void session_end_fields(const struct session *s, struct wire_end *end);
-/* Tokenises the rendering in hand into d->ids; *count of them. */
-int session_tokenise(struct daemon *d, size_t *count);
 
 /* turn.c */
 /* body: the message's second frame, for a turn that has to wait before it can be rendered. */
@@ -553,6 +525,8 @@ struct form *turn_form(const struct daemon *d, const struct call *c);
 
 /* step.c */
 int step_open(struct daemon *d);
+/* Why pages were given up, as it is told: enum lost_why. */
+const char *step_lost_name(uint32_t why);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
 void step_batch_done(struct daemon *d, struct engine_job *job);
@@ -648,5 +622,7 @@ int daemon_run(const struct options *options);
 /* All but the endpoint and its lock, for a daemon with a sink; close what was opened in any case. */
 int daemon_inside_open(struct daemon *d, const struct options *options);
 void daemon_inside_close(struct daemon *d);
+
+#include "runtime/session.h"
 
 #endif

@@ -20,6 +20,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/intake.h"
+
 enum { SUN_PATH_MAX = 107 };
 
 /* In place of the C library's, for libzmq, which ends the process when an ipc endpoint runs out of
@@ -35,8 +37,10 @@ int accept4(int listener, struct sockaddr *address, socklen_t *length, int flags
 			errno = ECONNABORTED;
 		return fd;
 	}
-	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)fd < limit.rlim_cur / 5 * 4)
+	if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || (rlim_t)fd < limit.rlim_cur / 5 * 4) {
+		intake_begin(fd);
 		return fd;
+	}
 	close(fd);
 	errno = ECONNABORTED;
 	return -1;
@@ -105,11 +109,12 @@ static int sockets_make(struct daemon *d)
 	/* Routing ids count up from rand(): an unseeded one could be guessed by a client that wants to
 	   collide with the next. */
 	srand(randombytes_random());
+	intake_limit(d->options.unread_bytes);
 	d->zmq = zmq_ctx_new();
 	if (!d->zmq)
 		return -ERR_MEMORY;
 	zmq_ctx_set(d->zmq, ZMQ_BLOCKY, 0);
-	zmq_ctx_set(d->zmq, ZMQ_MAX_SOCKETS, DOORS_MAX + 16);
+	zmq_ctx_set(d->zmq, ZMQ_MAX_SOCKETS, 3 * DOORS_MAX + 16);
 	d->zap = zmq_socket(d->zmq, ZMQ_REP);
 	if (!d->zap)
 		return -ERR_MEMORY;
@@ -133,7 +138,7 @@ static int door_make(struct daemon *d, struct door *door)
 	set_int(router, ZMQ_ROUTER_HANDOVER, 0);
 	/* Beyond what a burst of refusals needs; streams are bounded by their credit, not by this. */
 	set_int(router, ZMQ_SNDHWM, 2048);
-	set_int(router, ZMQ_RCVHWM, 256);
+	set_int(router, ZMQ_RCVHWM, 64);
 	set_int(router, ZMQ_SNDBUF, 262144);
 	set_int(router, ZMQ_RCVBUF, 262144);
 	set_int(router, ZMQ_HEARTBEAT_IVL, 5000);
@@ -193,30 +198,47 @@ int endpoint_lock(struct daemon *d)
 }
 
 /* No moment in which others could connect: a file is made with the mode that it keeps. */
-static int door_bind(const struct door *door, mode_t mask)
+int endpoint_bind(void *socket, const char *listen, mode_t mask)
 {
 	const mode_t before = umask(mask);
-	const int bound = zmq_bind(door->socket, door->listen);
+	const int bound = zmq_bind(socket, listen);
 	const int error = errno;
 	umask(before);
 	if (bound == 0)
 		return 0;
-	log_say(LOG_ERROR, "the endpoint %s cannot be bound: %s", door->listen, zmq_strerror(error));
+	log_say(LOG_ERROR, "the endpoint %s cannot be bound: %s", listen, zmq_strerror(error));
 	return error == EACCES ? -ERR_PERMISSION : error == EADDRINUSE ? -ERR_IN_USE : -ERR_IO;
 }
 
 /* Over TCP there is nobody whom the kernel vouches for: only keys come in. */
-static int door_secure(struct door *door, const char *secret)
+int endpoint_secure(void *socket, const char *listen, const char *secret)
 {
-	if (strncmp(door->listen, "tcp://", 6) != 0)
+	if (strncmp(listen, "tcp://", 6) != 0)
 		return 0;
 	if (!secret[0] || !zmq_has("curve")) {
-		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE", door->listen);
+		log_say(LOG_ERROR, "%s: TCP is served with keys only; say --curve-key FILE", listen);
 		return -ERR_BAD_ARG;
 	}
-	set_int(door->socket, ZMQ_CURVE_SERVER, 1);
-	CHECK(zmq_setsockopt(door->socket, ZMQ_CURVE_SECRETKEY, secret, KEY_CHARS + 1) == 0);
+	set_int(socket, ZMQ_CURVE_SERVER, 1);
+	CHECK(zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret, KEY_CHARS + 1) == 0);
 	return 0;
+}
+
+bool endpoint_path_fits(const char *listen, const char *suffix)
+{
+	return strlen(listen + 6) + strlen(suffix) <= SUN_PATH_MAX;
+}
+
+int endpoint_path_take(int *lock, const char *listen)
+{
+	if (strncmp(listen, "tcp://", 6) == 0)
+		return 0;
+	if (strncmp(listen, "ipc:///", 7) != 0 || !endpoint_path_fits(listen, "")) {
+		log_say(LOG_ERROR, "events are told at ipc:///ABSOLUTE/PATH of %d bytes at most, or over TCP "
+			"where there are keys", SUN_PATH_MAX);
+		return -ERR_BAD_ARG;
+	}
+	return path_take(lock, listen + 6, false);
 }
 
 /* A tenant's socket. Its file may be reached by whom its folder lets in; the kernel says who that is, and
@@ -228,10 +250,10 @@ static int tenant_door(struct daemon *d, uint32_t tenant, const char *listen, bo
 	*door = (struct door){.tenant = tenant, .control = control, .lock = -1};
 	snprintf(door->listen, sizeof door->listen, "%s", listen);
 	TRY(door_make(d, door));
-	TRY(door_secure(door, secret));
+	TRY(endpoint_secure(door->socket, door->listen, secret));
 	if (strncmp(listen, "ipc://", 6) == 0)
 		TRY(path_take(&door->lock, listen + 6, false));
-	return door_bind(door, 0111);
+	return endpoint_bind(door->socket, door->listen, 0111);
 }
 
 static int tenants_open(struct daemon *d)
@@ -258,7 +280,7 @@ int endpoint_open(struct daemon *d)
 	CHECK(d->door[0].lock >= 0);
 	TRY(sockets_make(d));
 	TRY(door_make(d, &d->door[0]));
-	TRY(door_bind(&d->door[0], 0177));
+	TRY(endpoint_bind(d->door[0].socket, d->door[0].listen, 0177));
 	return tenants_open(d);
 }
 

@@ -2,8 +2,10 @@
  * A model on a device. The step is a straight list of operations: which kernel an operation takes,
  * and on how many threads, is the device's own affair.
  */
+#define _GNU_SOURCE
 #include "runtime/forward.h"
 
+#include <sched.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -25,6 +27,9 @@ struct forward {
 	struct weights weights;
 	enum integrity integrity;
 	uint8_t plan_hash[16];
+	struct ranks *ranks; /* NULL: one */
+	struct split split;
+	uint64_t weights_bytes; /* of all ranks */
 };
 
 void forward_options_default(struct forward_options *options)
@@ -67,6 +72,17 @@ static uint32_t least(uint32_t a, uint32_t b)
 	return a < b ? a : b;
 }
 
+/* Ranks of one machine share its cores. */
+static uint32_t rank_threads(const struct forward_options *options)
+{
+	cpu_set_t set;
+	const uint32_t beside = options->ranks ? ranks_local_count(options->ranks) : options->ranks_count;
+	if (options->threads || beside < 2 || sched_getaffinity(0, sizeof set, &set) != 0)
+		return options->threads;
+	const uint32_t each = (uint32_t)CPU_COUNT(&set) / beside;
+	return each ? each : 1;
+}
+
 static uint32_t window_layers(const struct arch *arch)
 {
 	uint32_t count = 0;
@@ -81,9 +97,9 @@ bool forward_windowed(const struct model *model)
 	return count > 0 && count < model->arch.layers;
 }
 
-/* -ERR_OUT_OF_RANGE for what the model cannot do. */
+/* -ERR_OUT_OF_RANGE for what the model cannot do. split: NULL for one rank. */
 static int forward_plan_make(const struct model *model, const struct forward_options *options,
-			     struct device_plan *plan, char *reason)
+			     const struct split *split, struct device_plan *plan, char *reason)
 {
 	const struct arch *arch = &model->arch;
 	const uint32_t context = options->context ? options->context : arch->context;
@@ -119,7 +135,9 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		return -ERR_OUT_OF_RANGE;
 	}
 	*plan = (struct device_plan){
-		.width = arch->width, .heads = arch->heads, .kv_heads = arch->kv_heads,
+		.width = arch->width, .heads = arch->heads,
+		/* A KV head that stands on several ranks is counted so often. */
+		.kv_heads = split ? split->kv_own * split->ranks : arch->kv_heads,
 		.head = arch->head, .ff = arch->ff, .vocab = arch->vocab,
 		.page_tokens = options->page_tokens,
 		.group_count = windows ? 2 : 1,
@@ -132,35 +150,68 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		.context = context,
 		.extra_bytes_max = (uint32_t)extra_bytes,
 		.kv = options->kv, .act = options->act, .prefill = options->prefill, .isa = options->isa,
-		.threads = options->threads,
-		.rank = 0, .ranks = 1,
+		.threads = rank_threads(options),
+		.rank = split ? split->rank : 0, .ranks = split ? split->ranks : 1,
+		.vocab_share = split ? split->vocab_share : 0,
+		.collective = options->ranks ? ranks_collective(options->ranks) : NULL,
 	};
 	return 0;
 }
 
+/* NULL in *split for one rank; else how the model is split, in room. */
+static int forward_split(const struct model *model, const struct forward_options *options,
+			 struct split *room, const struct split **split, char *reason)
+{
+	const uint32_t count = options->ranks ? ranks_count(options->ranks) : options->ranks_count;
+	*split = NULL;
+	if (count < 2)
+		return 0;
+	*split = room;
+	return split_make(model, count, options->ranks ? ranks_rank(options->ranks) : 0, room, reason);
+}
+
+static int ranks_needs(const struct ops *ops, const struct split *split, const struct device_plan *plan,
+		       struct device_needs *out)
+{
+	struct split one = *split;
+	*out = (struct device_needs){0};
+	for (one.rank = 0; one.rank < one.ranks; one.rank++) {
+		struct device_plan own;
+		struct device_needs needs;
+		split_plan(&one, plan, &own);
+		TRY(ops->device_needs(&own, &needs));
+		out->workspace_bytes += needs.workspace_bytes;
+		out->slab_bytes += needs.slab_bytes;
+	}
+	return 0;
+}
+
 int forward_needs(const struct model *model, const struct forward_options *options,
-		  struct forward_needs *out)
+		  struct forward_needs *out, char *reason)
 {
 	const struct ops *ops;
 	const struct arch *arch = &model->arch;
 	struct forward_options one = *options;
 	struct device_plan plan;
 	struct device_needs needs;
-	char reason[MODEL_REASON_MAX];
+	struct split room;
+	const struct split *split;
 	if (one.page_count == 0)
 		one.page_count = 1; /* a device has a page; the slab is left out below */
-	TRY(forward_plan_make(model, &one, &plan, reason));
+	reason[0] = '\0';
+	TRY(forward_split(model, &one, &room, &split, reason));
+	TRY(forward_plan_make(model, &one, split, &plan, reason));
 	TRY(forward_device_find(options->device, &ops, &plan.gpu, reason));
-	TRY(ops->device_needs(&plan, &needs));
-	out->weights_bytes = weights_bytes(model, ops, &plan);
+	TRY(split ? ranks_needs(ops, split, &plan, &needs) : ops->device_needs(&plan, &needs));
+	out->weights_bytes = weights_bytes(model, split, ops, &plan);
 	if (out->weights_bytes == 0)
 		return -ERR_BAD_FILE;
 	out->workspace_bytes = needs.workspace_bytes;
 	out->slab_bytes = options->page_count ? needs.slab_bytes : 0;
-	out->page_bytes = ops_page_bytes(options->kv, plan.group[0].layers, arch->kv_heads, arch->head,
+	out->page_bytes = ops_page_bytes(options->kv, plan.group[0].layers, plan.kv_heads, arch->head,
 					 options->page_tokens);
 	out->window_page_bytes = plan.group_count > 1
-		? ops_page_bytes(options->kv, plan.group[1].layers, arch->kv_heads, arch->head,
+		? ops_page_bytes(options->kv, plan.group[1].layers, plan.kv_heads, arch->head,
 				 options->page_tokens) : 0;
 	return 0;
 }
@@ -177,6 +228,10 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 	crypto_generichash_state state;
 	crypto_generichash_init(&state, NULL, 0, sizeof forward->plan_hash);
 	crypto_generichash_update(&state, (const uint8_t *)facts, sizeof facts);
+	/* A page of several ranks is another thing, and so are its sums. */
+	const uint32_t many[] = {UINT32_MAX, forward->plan.ranks};
+	if (forward->plan.ranks > 1)
+		crypto_generichash_update(&state, (const uint8_t *)many, sizeof many);
 	if (windows)
 		crypto_generichash_update(&state, (const uint8_t *)&windows, sizeof windows);
 	if (forward->plan.prefill != PREFILL_SAME)
@@ -186,44 +241,105 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 	crypto_generichash_final(&state, forward->plan_hash, sizeof forward->plan_hash);
 }
 
+/* The vector of all KV heads, made or read by rank 0. */
+static int smooth_find(struct forward *f, const struct forward_options *options, uint16_t *smooth,
+		       size_t total, char *reason)
+{
+	int err = 0;
+	if (!f->ranks || ranks_rank(f->ranks) == 0)
+		err = calibrate_find(f->model, options->cache_dir, options->threads, options->progress,
+				     options->progress_arg, smooth, reason);
+	if (!f->ranks)
+		return err;
+	const struct collective *c = ranks_collective(f->ranks);
+	TRY(ranks_agree(f->ranks, err, reason, MODEL_REASON_MAX));
+	return c->broadcast(c->self, smooth, total * sizeof *smooth);
+}
+
+static int device_make(struct forward *f, char *reason)
+{
+	const int err = f->ops->device_open(&f->plan, &f->device);
+	struct device_needs needs = {0};
+	if (err == 0)
+		return 0;
+	f->ops->device_needs(&f->plan, &needs);
+	snprintf(reason, MODEL_REASON_MAX,
+		 "the device cannot be opened (%s): workspace %llu MiB, KV pages %llu MiB", err_text(err),
+		 (unsigned long long)(needs.workspace_bytes >> 20),
+		 (unsigned long long)(needs.slab_bytes >> 20));
+	return err;
+}
+
 /* Smoothing comes before the weights: making it takes a device of its own for a while. */
 static int forward_load(struct forward *f, const struct forward_options *options, char *reason)
 {
 	const struct arch *arch = &f->model->arch;
+	const struct split *split = f->ranks ? &f->split : NULL;
 	const uint32_t count = arch->kv_heads * arch->head;
 	const size_t total = (size_t)arch->layers * count;
+	uint32_t first = 0, own = count;
 	uint16_t *smooth = NULL;
 	int err = 0;
 	if (options->kv == KV_INT8) {
 		smooth = calloc(total, sizeof *smooth);
-		err = smooth ? calibrate_find(f->model, options->cache_dir, options->threads,
-					      options->progress, options->progress_arg, smooth,
-					      reason)
-			     : -ERR_MEMORY;
-		if (err != 0)
-			goto out;
+		CHECK(smooth || !f->ranks); /* the others wait for it */
+		err = smooth ? smooth_find(f, options, smooth, total, reason) : -ERR_MEMORY;
 	}
-	err = f->ops->device_open(&f->plan, &f->device);
-	if (err != 0) {
-		struct device_needs needs = {0};
-		f->ops->device_needs(&f->plan, &needs);
-		snprintf(reason, MODEL_REASON_MAX,
-			 "the device cannot be opened (%s): workspace %llu MiB, KV pages %llu MiB",
-			 err_text(err), (unsigned long long)(needs.workspace_bytes >> 20),
-			 (unsigned long long)(needs.slab_bytes >> 20));
-		goto out;
-	}
-	err = weights_open(f->model, f->ops, f->device, options->progress, options->progress_arg,
-			   &f->weights, reason);
+	if (err == 0)
+		err = device_make(f, reason);
+	if (err == 0)
+		err = weights_open(f->model, split, f->ops, f->device, options->progress,
+				   options->progress_arg, &f->weights, reason);
 	if (err == 0 && f->plan.group_count > 1)
 		weights_group(&f->weights);
+	if (split)
+		split_side(split, SIDE_KEY, count, &first, &own);
 	for (uint32_t i = 0; err == 0 && smooth && i < arch->layers; i++)
-		err = weights_smooth(&f->weights, i, smooth + (size_t)i * count, count);
+		err = weights_smooth(&f->weights, i, smooth + (size_t)i * count + first, own);
 	if (err == 0)
 		forward_plan_hash_make(f, smooth, total);
-out:
 	free(smooth);
 	return err;
+}
+
+/* What all ranks must have alike: the first things they say to one another. */
+static int ranks_meet(struct forward *f, int err, char *reason)
+{
+	struct {
+		uint8_t model[32];
+		uint32_t facts[13];
+	} same = {.facts = {f->plan.kv, f->plan.act, f->plan.page_tokens, f->plan.group[0].page_count,
+			    f->plan.rows_max, f->plan.sequences_max, f->plan.samples_max, f->plan.context,
+			    f->plan.pages_max, f->integrity, f->ops != ops_cpu(), f->plan.extra_bytes_max,
+			    f->plan.group[1].page_count}};
+	memcpy(same.model, f->model->hash, sizeof same.model);
+	TRY(ranks_agree(f->ranks, err, reason, MODEL_REASON_MAX));
+	TRY(ranks_same(f->ranks, same.model, sizeof same.model, "model file", reason, MODEL_REASON_MAX));
+	return ranks_same(f->ranks, same.facts, sizeof same.facts, "set of options", reason,
+			  MODEL_REASON_MAX);
+}
+
+static int forward_begin(struct forward *f, const struct forward_options *options, char *reason)
+{
+	const struct split *split;
+	TRY(forward_split(f->model, options, &f->split, &split, reason));
+	TRY(forward_plan_make(f->model, options, split, &f->plan, reason));
+	TRY(forward_device_find(options->device, &f->ops, &f->plan.gpu, reason));
+	if (f->ops != ops_cpu() && f->ranks) {
+		f->plan.gpu += ranks_local(f->ranks);
+		TRY(ops_cuda_find(f->plan.gpu, reason, MODEL_REASON_MAX));
+	}
+	if (options->isa != ISA_AUTO && !ops_isa_runs(options->isa)) {
+		snprintf(reason, MODEL_REASON_MAX, "this machine does not run %s",
+			 ops_isa_name(options->isa));
+		return -ERR_UNSUPPORTED;
+	}
+	if (options->prefill != PREFILL_SAME && f->ops != ops_cpu()) {
+		snprintf(reason, MODEL_REASON_MAX, "only the CPU has a copy of the weights for given tokens");
+		return -ERR_UNSUPPORTED;
+	}
+	f->weights_bytes = weights_bytes(f->model, split, f->ops, &f->plan);
+	return 0;
 }
 
 int forward_open(const struct model *model, const struct forward_options *options,
@@ -237,20 +353,19 @@ int forward_open(const struct model *model, const struct forward_options *option
 		return -ERR_MEMORY;
 	f->model = model;
 	f->integrity = options->integrity;
-	int err = forward_plan_make(model, options, &f->plan, reason);
-	if (err == 0)
-		err = forward_device_find(options->device, &f->ops, &f->plan.gpu, reason);
-	if (err == 0 && options->isa != ISA_AUTO && !ops_isa_runs(options->isa)) {
-		snprintf(reason, MODEL_REASON_MAX, "this machine does not run %s",
-			 ops_isa_name(options->isa));
-		err = -ERR_UNSUPPORTED;
-	}
-	if (err == 0 && options->prefill != PREFILL_SAME && f->ops != ops_cpu()) {
-		snprintf(reason, MODEL_REASON_MAX, "only the CPU has a copy of the weights for given tokens");
-		err = -ERR_UNSUPPORTED;
-	}
-	if (err == 0)
+	f->ranks = options->ranks && ranks_count(options->ranks) > 1 ? options->ranks : NULL;
+	int err = forward_begin(f, options, reason);
+	if (f->ranks)
+		err = ranks_meet(f, err, reason);
+	if (err == 0 && f->ranks)
+		f->ops = ranks_ops(f->ranks, &f->split, f->ops);
+	if (err == 0) {
 		err = forward_load(f, options, reason);
+		if (f->ranks)
+			err = ranks_agree(f->ranks, err, reason, MODEL_REASON_MAX);
+	}
+	if (err == 0 && f->ranks)
+		ranks_ready(f->ranks);
 	*out = f;
 	if (err != 0)
 		forward_close(out);
@@ -291,7 +406,7 @@ void forward_integrity_set(struct forward *forward, enum integrity integrity)
 
 uint64_t forward_weights_bytes(const struct forward *forward)
 {
-	return forward->weights.bytes;
+	return forward->ranks ? forward->weights_bytes : forward->weights.bytes;
 }
 
 void forward_plan_hash(const struct forward *forward, uint8_t out[16])
@@ -299,8 +414,8 @@ void forward_plan_hash(const struct forward *forward, uint8_t out[16])
 	memcpy(out, forward->plan_hash, sizeof forward->plan_hash);
 }
 
-int forward_step(struct forward *forward, const struct ops_batch *block,
-		 struct ops_sampled *sampled, struct ops_fault *faults)
+static int step_run(struct forward *forward, const struct ops_batch *block,
+		    struct ops_sampled *sampled, struct ops_fault *faults)
 {
 	const struct ops *ops = forward->ops;
 	struct device *device = forward->device;
@@ -323,4 +438,51 @@ int forward_step(struct forward *forward, const struct ops_batch *block,
 		TRY(ops->sample(device));
 	}
 	return ops->wait(device, sampled, faults);
+}
+
+int forward_step(struct forward *forward, const struct ops_batch *block,
+		 struct ops_sampled *sampled, struct ops_fault *faults)
+{
+	const int err = step_run(forward, block, sampled, faults);
+	/* A block that is refused is refused on every rank at the same place. Whatever else stops one
+	   stops all: the others would wait for what does not come. */
+	if (err == 0 || !forward->ranks || err == -ERR_OUT_OF_RANGE || err == -ERR_BAD_ARG)
+		return err;
+	return ranks_give_up(forward->ranks);
+}
+
+int forward_follow(struct forward *forward)
+{
+	for (;;) {
+		const struct ops_batch *block = NULL;
+		const int next = ranks_next(forward->ranks, forward->device, &block);
+		if (next < 0 || next == RANKS_END)
+			return next < 0 ? next : 0;
+		if (next == RANKS_DONE)
+			continue;
+		const int err = forward_step(forward, block, NULL, NULL);
+		if (err != 0 && err != -ERR_OUT_OF_RANGE && err != -ERR_BAD_ARG)
+			return err;
+	}
+}
+
+int forward_rank_main(const struct model *model, const struct forward_options *options,
+		      void (*say)(const char *line))
+{
+	char reason[MODEL_REASON_MAX] = "";
+	struct forward_options own = *options;
+	struct forward *f = NULL;
+	own.progress = NULL; /* rank 0 shows it */
+	int err = forward_open(model, &own, &f, reason);
+	if (err == 0)
+		err = forward_follow(f);
+	else if (say)
+		say(reason[0] ? reason : err_text(err));
+	forward_close(&f);
+	return err == 0 ? 0 : 1;
+}
+
+int forward_rank_gone(struct forward *forward, bool look)
+{
+	return forward->ranks ? ranks_gone(forward->ranks, look) : -1;
 }

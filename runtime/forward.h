@@ -10,6 +10,7 @@
 
 #include "kernels/ops.h"
 #include "runtime/model.h"
+#include "runtime/ranks.h"
 
 enum integrity { INTEGRITY_OFF, INTEGRITY_CHECK, INTEGRITY_ABORT };
 
@@ -28,6 +29,8 @@ struct forward_options {
 	uint32_t window_pages;
 	uint32_t rows_max, sequences_max, samples_max; /* of one step */
 	uint32_t context;     /* at most the model's; 0: the model's */
+	uint32_t ranks_count; /* the model is split over so many; 0 or 1: not */
+	struct ranks *ranks;  /* started; may be NULL for forward_needs. Borrowed */
 	const char *cache_dir; /* where INT8's smoothing vector is kept; NULL: not kept */
 	/* Called now and then while loading, from the calling thread; may be NULL. */
 	void (*progress)(void *arg, const char *what, uint64_t done, uint64_t total);
@@ -50,9 +53,10 @@ struct forward; /* one thread at a time */
    and what is needed, in one line. */
 int forward_device_find(const char *name, const struct ops **ops, uint32_t *gpu, char *reason);
 
-/* What it would take, from the file's directory alone; page_count may be 0. */
+/* What it would take, of all ranks together, from the file's directory alone; page_count may be 0. With
+   several ranks *reason (MODEL_REASON_MAX) says why they cannot be. */
 int forward_needs(const struct model *model, const struct forward_options *options,
-		  struct forward_needs *out);
+		  struct forward_needs *out, char *reason);
 /* Borrows the model until closed. reason has room for MODEL_REASON_MAX. For KV_INT8 it finds the
    smoothing vector in cache_dir by the model's hash, or makes it (one stated pass: see
    runtime/README.md) and keeps it. */
@@ -69,6 +73,16 @@ uint64_t forward_weights_bytes(const struct forward *forward);
 /* Identity of the precision plan: KV kind, activations, the weights of given tokens, page layout,
    smoothing: 16 bytes. */
 void forward_plan_hash(const struct forward *forward, uint8_t out[16]);
+
+/* On a rank that is not the first: does what rank 0 does, until it ends. 0 when it closed its device;
+   else this rank is of no more use. */
+int forward_follow(struct forward *forward);
+/* The whole life of such a rank; its exit code. `say` is given the line of what only this rank has to
+   say, and may be NULL. */
+int forward_rank_main(const struct model *model, const struct forward_options *options,
+		      void (*say)(const char *line));
+/* The rank that is gone, or -1; `look` asks the system. Any thread. */
+int forward_rank_gone(struct forward *forward, bool look);
 
 /* Computes one block: tag check, embedding, layers, head on the sampled rows, sampling. sampled has
    sample_count entries, faults sequence_count; either may be NULL. */

@@ -10,6 +10,7 @@
 #include <sys/mman.h>
 #include <time.h>
 
+#include "runtime/events.h"
 #include "runtime/loop.h"
 
 enum { ROW_VERSION = 1, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
@@ -361,7 +362,7 @@ static void session_enter(struct daemon *d, uint32_t slot, const struct row *row
 
 static int limits_fit(const struct daemon *d, const struct row *row)
 {
-	if (row->history < d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
+	if (row->history <= d->limits.context_tokens && row->mark_count <= d->options.session_turns &&
 	    row->principal < d->options.principals)
 		return 0;
 	log_say(LOG_ERROR, "a session of this store has %u tokens in %u turns; start with --context and "
@@ -395,9 +396,24 @@ static int session_restore(struct daemon *d, const struct store_key *key, const 
 	}
 	TRY(code);
 	session_enter(d, slot, row);
+	session_rest(d, slot);
 	n->sessions++;
 	memcpy(n->op[slot].bytes, row->op, sizeof n->op[slot].bytes);
 	return 0;
+}
+
+/* What was resident before the restart and is not found below the device. */
+static void lost_say(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		const struct session *s = &d->sessions[i];
+		struct session_view view;
+		if (!s->used || sched_session(d->sched, s->sched, &view) != 0 || view.resident >= s->known)
+			continue;
+		const struct event_part lost[] = {{"from", NULL, s->known}, {"to", NULL, view.resident},
+						  {"why", "restarted", 0}};
+		event_say(d, s, "lost", lost, 3);
+	}
 }
 
 /* Turns run again when all sessions rest as they did: until then some are forks of others. */
@@ -453,6 +469,7 @@ int keep_restore(struct daemon *d)
 	int code = sessions_restore(d, &n);
 	if (code == 0) {
 		lower_adopted(d);
+		lost_say(d);
 		code = turns_restore(d, &n);
 	}
 	free(n.op);

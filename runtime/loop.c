@@ -16,6 +16,8 @@
 #include <unistd.h>
 #include <zmq.h>
 
+#include "runtime/events.h"
+#include "runtime/intake.h"
 #include "runtime/keep.h"
 
 enum {
@@ -204,11 +206,9 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 	peer_say(d, peer, WIRE_PONG, 0, bytes, w.length);
 }
 
-static void message_do(struct daemon *d, uint32_t peer, const struct wire_header *h, struct parts *p)
+void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		  size_t length, const void *blob, size_t blob_length)
 {
-	const void *body = zmq_msg_data(&p->part[2]);
-	const size_t length = zmq_msg_size(&p->part[2]);
-	const bool blob = p->count == 4;
 	if (h->type != WIRE_HELLO && !d->peers[peer].hello) {
 		peer_reject(d, peer, h->channel, ERR_UNAUTHENTICATED);
 		return;
@@ -225,8 +225,7 @@ static void message_do(struct daemon *d, uint32_t peer, const struct wire_header
 	switch (h->type) {
 	case WIRE_HELLO: hello(d, peer, body, length); break;
 	case WIRE_CALL:
-		method_call(d, peer, h->channel, body, length, blob ? zmq_msg_data(&p->part[3]) : NULL,
-			    blob ? zmq_msg_size(&p->part[3]) : 0);
+		method_call(d, peer, h->channel, body, length, blob, blob_length);
 		break;
 	case WIRE_WINDOW: window(d, peer, h, body, length); break;
 	case WIRE_CANCEL: cancel(d, peer, h, body, length); break;
@@ -304,6 +303,7 @@ static bool parts_over_rate(struct daemon *d, uint32_t peer, const struct wire_h
 static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
 {
 	struct wire_header h = {0};
+	intake_taken(zmq_msg_get(&p->part[p->count - 1], ZMQ_SRCFD));
 	const uint32_t peer = parts_peer(d, door, p);
 	if (peer == NONE)
 		return;
@@ -319,7 +319,9 @@ static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
 	if (code)
 		peer_reject(d, peer, h.channel, code);
 	else
-		message_do(d, peer, &h, p);
+		loop_message(d, peer, &h, zmq_msg_data(&p->part[2]), zmq_msg_size(&p->part[2]),
+			     p->count == 4 ? zmq_msg_data(&p->part[3]) : NULL,
+			     p->count == 4 ? zmq_msg_size(&p->part[3]) : 0);
 }
 
 static bool socket_readable(void *socket)
@@ -366,7 +368,7 @@ static bool doors_readable(const struct daemon *d)
 	for (uint32_t i = 0; i < d->door_count; i++)
 		if (socket_readable(d->door[i].socket))
 			return true;
-	return socket_readable(d->zap);
+	return socket_readable(d->zap) || outlets_readable(d);
 }
 
 static void drain_begin(struct daemon *d)
@@ -433,6 +435,8 @@ static void tenants_again(struct daemon *d)
 		return;
 	}
 	const bool more = tenants_reload(&d->tenants, &d->tenants_fresh);
+	/* Who listens to events sends nothing at which he could be refused. */
+	outlets_again(d);
 	log_say(LOG_NOTICE, "tenants read again: %u grants%s", d->tenants.grant_count,
 		more ? "; new tenants, and other endpoints, need a restart" : "");
 }
@@ -441,10 +445,10 @@ static void signals_take(struct daemon *d)
 {
 	struct signalfd_siginfo info;
 	while (read(d->signals, &info, sizeof info) == sizeof info) {
-		if (info.ssi_signo == SIGHUP)
+		if (info.ssi_signo == SIGHUP) {
 			tenants_again(d);
-		if (info.ssi_signo == SIGHUP)
 			continue;
+		}
 		if (d->draining) {
 			d->stopping = true; /* asked twice: at once */
 			continue;
@@ -509,6 +513,8 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		next = calls_next;
 	if (d->draining && d->now_us + 20000 < next)
 		next = d->now_us + 20000;
+	const uint64_t look = lost_look_us(d);
+	next = look < next ? look : next;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
 	const uint64_t now = loop_clock_us();
@@ -540,6 +546,7 @@ static int loop_open(struct daemon *d)
 	for (uint32_t i = 0; i < d->door_count; i++)
 		TRY(epoll_add(d, socket_fd(d->door[i].socket)));
 	TRY(epoll_add(d, socket_fd(d->zap)));
+	TRY(outlets_watch(d));
 	TRY(epoll_add(d, d->signals));
 	if (d->store)
 		TRY(epoll_add(d, store_fd(d->store)));
@@ -581,6 +588,7 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 		step(d, &e, NULL);
 	}
 	*more = d->sink ? false : messages_take(d);
+	*more |= outlets_take(d);
 	turns_deferred(d);
 	peers_flush(d);
 	calls_flush(d);
@@ -590,11 +598,11 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
-	const uint64_t sweep = keep_sweep(d);
+	const uint64_t sweep = keep_sweep(d), scrub = digests_scrub(d);
 	*calls_next = sweep < *calls_next ? sweep : *calls_next;
-	const uint64_t scrub = digests_scrub(d);
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);
+	kv_flush(d);
 	audit(d);
 }
 
@@ -603,22 +611,8 @@ static void loop_turn(struct daemon *d, bool *more, uint64_t *calls_next)
 	d->now_us = loop_clock_us();
 	signals_take(d);
 	loop_work(d, more, calls_next);
+	lost_look(d);
 	engine_watch(d);
-}
-
-/* The device or the log is lost: who waits for an END gets one. */
-static void all_fail(struct daemon *d)
-{
-	const int code = d->store && store_failed(d->store) ? ERR_AUDIT_STALLED : ERR_INTERNAL;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
-		struct call *c = &d->calls[i];
-		if (c->state != CALL_RUNNING && c->state != CALL_DEFERRED)
-			continue;
-		c->state = CALL_ENDED;
-		c->dropped = true;
-		call_fail(d, i, code);
-	}
-	calls_flush(d);
 }
 
 int loop_run(struct daemon *d)
@@ -639,7 +633,7 @@ int loop_run(struct daemon *d)
 				fd_drain(fired[i].data.fd);
 	}
 	if (d->failed)
-		all_fail(d);
+		lost_calls(d);
 	close(d->epoll);
 	return d->failed ? -ERR_INTERNAL : 0;
 }

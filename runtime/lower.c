@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "runtime/daemon.h"
+#include "runtime/events.h"
 
 static uint32_t host_pages(const struct daemon *d)
 {
@@ -166,6 +166,7 @@ void lower_tell(struct daemon *d)
 		e.as.copy.err = (uint32_t)c->err;
 		d->copied_first = (d->copied_first + 1) % copies_most(d);
 		d->copied_count--;
+		kv_copied(d, e.as.copy.copy, e.as.copy.err == 0);
 		step(d, &e, NULL);
 	}
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "config.h"
+#include "runtime/events.h"
 #include "runtime/keep.h"
 
 enum { LIST_COUNT_DEFAULT = 100 };
@@ -372,6 +373,7 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_DETOKENIZE] = {NULL, false, false},
 	[METHOD_HEALTH] = {health, false, false},
 	[METHOD_METRICS] = {metrics_show, false, false},
+	[METHOD_EVENTS_REPLAY] = {events_replay, false, false},
 };
 
 bool method_is_turn(uint8_t method)

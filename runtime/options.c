@@ -43,11 +43,24 @@ static const struct entry table[] = {
 	TEXT("config", config, "", "file with lines `name = value`, read before the arguments"),
 	TEXT("tenants", tenants, "", "file of tenants: their endpoints, limits and keys; read again on SIGHUP"),
 	TEXT("curve-key", curve_key, "", "file of the server's secret key, for tenants over TCP"),
+	TEXT("events", events, "", "where session events are told, or none; default --listen and -events"),
+	NUMBER("events-kept", events_kept, 1, 65536, "256",
+	       "session events of a principal that are kept to be asked for"),
+	TEXT("kv-events", kv_events, "", "where events of KV blocks are told, ipc://PATH; default nowhere"),
+	TEXT("kv-replay", kv_replay, "", "with --kv-events: where kept ones are asked for, ipc://PATH"),
+	TEXT("kv-topic", kv_topic, "", "first frame of events of blocks"),
+	CHOICE("kv-form", kv_events_form, "array|map", "array", "their structs: as arrays, or as maps"),
+	BYTES("kv-events-kept", kv_events_kept, 65536, 1ull << 32, "16M",
+	      "bytes of them that are kept for each tenant"),
+	NUMBER("subscriptions", subscriptions, 1, 1ull << 20, "4096",
+	       "subscriptions of a socket of events; at more, all have to come again"),
 	TEXT("template", template_name, "", "chat template by name, when the file's is not recognised"),
 	FLAG("check", check, "print the memory plan and start nothing"),
 	FLAG("json", json, "with --check: as JSON"),
 	CHOICE("kv", kv, "fp8|int8|bf16|f32", "fp8", "precision of the KV pages"),
 	TEXT("device", device, "cpu", "where the model runs: cpu, cuda or cuda:N"),
+	NUMBER("tensor-parallel", tensor_parallel, 1, 64, "1",
+	       "ranks that the model is split over: processes, on GPUs from --device's on"),
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("prefill-weights", prefill, "same|int8|auto", "same",
@@ -104,6 +117,8 @@ static const struct entry table[] = {
 	NUMBER("growth", growth, 0, 1 << 20, "256", "growth quantum in tokens; 0: promise in full"),
 	BYTES("body-bytes", body_bytes, 1024, 64 << 20, "262144", "MessagePack body of one message"),
 	BYTES("blob-bytes", blob_bytes, 1024, 256 << 20, "1048576", "third frame of one message"),
+	BYTES("unread-bytes", unread_bytes, 0, 1ull << 32, "16M",
+	      "bytes of a connection that bring no whole message before it is closed; 0: any"),
 	BYTES("stream-bytes", stream_bytes, 1024, 64 << 20, "65536", "unread text of a turn before it pauses"),
 	BYTES("window", window_bytes, 1, 64 << 20, "65536", "credit of a call that names none"),
 	BYTES("window-max", window_max, 1, 256 << 20, "1048576", "credit beyond what was sent"),
@@ -395,6 +410,14 @@ int options_read(int argc, char **argv, struct options *out)
 		return code;
 	if (out->page_tokens & (out->page_tokens - 1) || out->page_tokens > OPS_PARTITION) {
 		fprintf(stderr, "holdfastd: --page-tokens takes 16, 32, 64, 128 or 256\n");
+		return 2;
+	}
+	if (out->kv_replay[0] && !out->kv_events[0]) {
+		fprintf(stderr, "holdfastd: --kv-replay is beside --kv-events\n");
+		return 2;
+	}
+	if (out->unread_bytes && out->unread_bytes < 2 * (out->body_bytes + out->blob_bytes)) {
+		fprintf(stderr, "holdfastd: --unread-bytes is less than two of the largest messages\n");
 		return 2;
 	}
 	if (!out->model[0]) {

@@ -31,11 +31,11 @@ struct options {
 	uint64_t disk_bytes;     /* bytes of the disk tier; 0: none */
 	uint64_t disk_reserve, disk_wait_ms, stop_ms;
 	char disk_dir[OPTIONS_PATH_MAX];
-	uint64_t page_tokens, context, threads;
+	uint64_t page_tokens, context, threads, tensor_parallel;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
 	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;
-	uint64_t body_bytes, blob_bytes, stream_bytes, window_bytes, window_max;
+	uint64_t body_bytes, blob_bytes, unread_bytes, stream_bytes, window_bytes, window_max;
 	uint64_t lease_max_ms, principal_bytes;
 	uint64_t sessions_principal, turns_principal; /* of one principal; 0: no quota */
 	uint64_t share; /* 1: sessions of a principal share pages of equal tokens */
@@ -49,6 +49,9 @@ struct options {
 	char trace[OPTIONS_PATH_MAX], public_prefix[OPTIONS_PATH_MAX];
 	uint64_t idem_ms;
 	char inject[1024];
+	/* Sockets of events: where session events are told ("": beside --listen), and blocks. */
+	char events[OPTIONS_PATH_MAX], kv_events[OPTIONS_PATH_MAX], kv_replay[OPTIONS_PATH_MAX], kv_topic[64];
+	uint64_t events_kept, kv_events_kept, kv_events_form, subscriptions;
 };
 
 /* Fills in the defaults, then the config file if one is named, then the arguments (argv[0] is not

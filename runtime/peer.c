@@ -117,6 +117,9 @@ uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t lengt
 	if (slot == NONE)
 		return NONE;
 	struct peer *p = &d->peers[slot];
+	/* What is owed to the one before is not the new one's. */
+	if (p->used)
+		peer_gone(d, slot);
 	memset(p, 0, sizeof *p);
 	p->used = true;
 	memcpy(p->id, id, length);
@@ -127,6 +130,21 @@ uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t lengt
 	return slot;
 }
 
+/* Frames to the socket. It refuses on the first one or not at all, so that a message is sent whole. */
+static int frames_send(void *socket, const struct peer *p, const struct wire_header *header,
+		       const void *body, size_t length, const void *blob, size_t blob_length)
+{
+	uint8_t bytes[WIRE_HEADER_BYTES];
+	wire_header_write(header, bytes);
+	if (zmq_send(socket, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0)
+		return errno == EAGAIN || errno == EINTR ? -ERR_LIMIT : -ERR_CLOSED;
+	int failed = zmq_send(socket, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
+	failed |= zmq_send(socket, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
+	if (blob)
+		failed |= zmq_send(socket, blob, blob_length, ZMQ_DONTWAIT) < 0;
+	return failed ? -ERR_CLOSED : 0;
+}
+
 int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, uint64_t seq,
 	      const void *body, size_t length, const void *blob, size_t blob_length)
 {
@@ -134,27 +152,14 @@ int peer_send(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, u
 	CHECK(p->used);
 	if (p->gone)
 		return -ERR_CLOSED;
-	if (d->sink)
-		return d->sink(d, type, channel, body, length, blob, blob_length);
 	const struct wire_header header = {.type = type, .flags = blob ? WIRE_FLAG_BLOB : 0,
 					   .channel = channel, .seq = seq};
-	uint8_t bytes[WIRE_HEADER_BYTES];
-	wire_header_write(&header, bytes);
-	/* The socket refuses on the first frame or not at all, so that a message is sent whole. */
-	if (zmq_send(d->door[p->door].socket, p->id, p->id_length, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0) {
-		if (errno == EAGAIN || errno == EINTR) {
-			p->congested = true;
-			p->retry_us = d->now_us + CONGESTED_RETRY_US;
-			return -ERR_LIMIT;
-		}
-		return -ERR_CLOSED;
-	}
-	p->congested = false;
-	int failed = zmq_send(d->door[p->door].socket, bytes, sizeof bytes, ZMQ_SNDMORE | ZMQ_DONTWAIT) < 0;
-	failed |= zmq_send(d->door[p->door].socket, body, length, (blob ? ZMQ_SNDMORE : 0) | ZMQ_DONTWAIT) < 0;
-	if (blob)
-		failed |= zmq_send(d->door[p->door].socket, blob, blob_length, ZMQ_DONTWAIT) < 0;
-	return failed ? -ERR_CLOSED : 0;
+	const int code = d->sink ? d->sink(d, peer, &header, body, length, blob, blob_length)
+				 : frames_send(d->door[p->door].socket, p, &header, body, length, blob, blob_length);
+	p->congested = code == -ERR_LIMIT;
+	if (p->congested)
+		p->retry_us = d->now_us + CONGESTED_RETRY_US;
+	return code;
 }
 
 void peer_say(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, const void *body,
@@ -291,28 +296,39 @@ static bool zap_read(struct daemon *d, struct zap_request *r)
 	return true;
 }
 
+static bool grant_holds(const struct grant *g, bool operators)
+{
+	return g && (!operators || (g->roles & ROLE_OPERATOR));
+}
+
 /* Local sockets say "localhost:UID:GID:PID", which is the kernel's word; over TCP there must be a key.
    Either must be allowed at that tenant. Fills in the user id. */
-static bool zap_allows(const struct daemon *d, const struct zap_request *r, char user[64])
+static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[64])
 {
 	unsigned uid = 0;
 	char key[KEY_CHARS + 1];
 	if (r->count < 6 || r->count > 7 || strcmp(r->frame[0], "1.0") != 0)
 		return false;
+	/* Where events of blocks are told: only who may see all of the tenant's. */
+	char *slash = strchr(r->frame[2], '/');
+	const bool operators = slash && strcmp(slash, "/kv") == 0;
+	if (operators)
+		*slash = 0;
 	const uint32_t tenant = tenants_find(&d->tenants, r->frame[2]);
 	if (tenant == UINT32_MAX)
 		return false;
 	const bool local = tenant == 0 || strncmp(d->tenants.tenant[tenant].listen, "ipc:", 4) == 0;
 	if (local && strcmp(r->frame[5], "NULL") == 0 && sscanf(r->frame[3], "localhost:%u:", &uid) == 1) {
 		snprintf(user, 64, "u:%u", uid);
-		return tenant == 0 || tenants_uid(&d->tenants, tenant, uid);
+		return tenant == 0 ? !operators || uid == getuid()
+				   : grant_holds(tenants_uid(&d->tenants, tenant, uid), operators);
 	}
 	if (strcmp(r->frame[5], "CURVE") != 0 || r->count != 7 || r->length[6] != 32)
 		return false;
 	if (!zmq_z85_encode(key, (const uint8_t *)r->frame[6], 32))
 		return false;
 	snprintf(user, 64, "k:%s", key);
-	return tenant != 0 && tenants_key(&d->tenants, tenant, key);
+	return tenant != 0 && grant_holds(tenants_key(&d->tenants, tenant, key), operators);
 }
 
 void zap_serve(struct daemon *d)

@@ -15,7 +15,7 @@
 void program_flags(struct program_options *options, struct flag *flags)
 {
 	*options = (struct program_options){.kv = KV_FP8, .isa = ISA_AUTO, .act = ACT_AUTO,
-					    .chunk = 512, .page_tokens = 16};
+					    .chunk = 512, .page_tokens = 16, .tensor_parallel = 1};
 	/* The words stand in the order of the enums. */
 	const struct flag table[PROGRAM_FLAGS] = {
 		{"kv", FLAG_CHOICE, &options->kv, 0, 0, "fp8|int8|bf16|f32", "precision of K and V"},
@@ -31,6 +31,8 @@ void program_flags(struct program_options *options, struct flag *flags)
 		 "tokens of one step"},
 		{"page-tokens", FLAG_U32, &options->page_tokens, 16, OPS_PARTITION, NULL,
 		 "tokens of a page: 16, 32, 64, 128 or 256"},
+		{"tensor-parallel", FLAG_U32, &options->tensor_parallel, 1, SPLIT_RANKS_MAX, NULL,
+		 "ranks that the model is split over"},
 		{"help", FLAG_SWITCH, &options->help, 0, 0, NULL, "this list"},
 	};
 	memcpy(flags, table, sizeof table);
@@ -63,6 +65,7 @@ void program_forward_options(const struct program_options *options, struct forwa
 	out->prefill = (enum prefill_kind)options->prefill;
 	out->threads = options->threads;
 	out->page_tokens = options->page_tokens;
+	out->ranks_count = options->tensor_parallel;
 	out->rows_max = options->chunk;
 	out->cache_dir = program_cache_dir();
 	out->progress = program_progress;
@@ -163,14 +166,49 @@ uint64_t program_now_ns(void)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-int run_open(const char *name, const struct model *model, const struct forward_options *options,
+static const char *rank_name;
+
+static void rank_say(const char *line)
+{
+	program_fail(rank_name, "%s", line);
+}
+
+/* Refused before anything is started, if the model cannot be split so. */
+static int run_ranks(const char *name, const struct model *model, struct forward_options *options,
+		     struct run *run)
+{
+	char reason[MODEL_REASON_MAX] = "";
+	struct forward_needs needs;
+	struct ranks_place place;
+	int err = forward_needs(model, options, &needs, reason);
+	if (err == 0)
+		err = ranks_place(options->ranks_count, &place, reason);
+	if (err == 0)
+		err = ranks_start(options->ranks_count, &run->ranks, reason);
+	if (err != 0)
+		return program_fail(name, "%s: %s", model->path, reason[0] ? reason : err_text(err));
+	options->ranks = run->ranks;
+	if (ranks_rank(run->ranks) == 0)
+		return 0;
+	rank_name = name;
+	const int done = forward_rank_main(model, options, place.launched ? rank_say : NULL);
+	ranks_close(&run->ranks);
+	_exit(done);
+}
+
+int run_open(const char *name, const struct model *model, const struct forward_options *given,
 	     struct run *run)
 {
 	char reason[MODEL_REASON_MAX] = "";
+	struct forward_options own = *given, *options = &own;
 	*run = (struct run){0};
+	if (options->ranks_count > 1 && !options->ranks && run_ranks(name, model, options, run) != 0)
+		return 1;
 	int err = forward_open(model, options, &run->forward, reason);
-	if (err != 0)
+	if (err != 0) {
+		run_close(run);
 		return program_fail(name, "%s: %s", model->path, reason[0] ? reason : err_text(err));
+	}
 	run->sampled = calloc(options->samples_max, sizeof *run->sampled);
 	run->faults = calloc(options->sequences_max, sizeof *run->faults);
 	if (!run->sampled || !run->faults ||
@@ -187,6 +225,7 @@ void run_close(struct run *run)
 	free(run->sampled);
 	free(run->faults);
 	forward_close(&run->forward);
+	ranks_close(&run->ranks);
 	*run = (struct run){0};
 }
 

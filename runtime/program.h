@@ -33,7 +33,7 @@ int bench_rates(const char *name, const char *path, struct bench_rates *out);
 struct program_options {
 	int kv, isa, act, prefill;
 	const char *device;
-	uint32_t threads, chunk, page_tokens;
+	uint32_t threads, chunk, page_tokens, tensor_parallel;
 	bool help;
 };
 enum { PROGRAM_FLAGS = 9, PROGRAM_CHUNK_MAX = 4096 };
@@ -60,13 +60,15 @@ uint64_t program_now_ns(void);
 
 /* A forward pass with a builder and room for results. */
 struct run {
+	struct ranks *ranks; /* NULL: one */
 	struct forward *forward;
 	struct batch_builder *builder;
 	struct ops_sampled *sampled;
 	struct ops_fault *faults;
 	uint32_t phase; /* of the rows that are put: 0 given tokens, 1 sampled ones */
 };
-/* Says on stderr what is wrong, and returns non-zero, if it cannot be opened. */
+/* Says on stderr what is wrong, and returns non-zero, if it cannot be opened. With several ranks the
+   others are started here, and do not come back from it. */
 int run_open(const char *name, const struct model *model, const struct forward_options *options,
 	     struct run *run);
 void run_close(struct run *run);

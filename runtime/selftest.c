@@ -96,15 +96,16 @@ static void end_take(struct daemon *d, struct player *p, const void *body, size_
 }
 
 /* What a client would be sent. */
-static int sink(struct daemon *d, uint8_t type, uint64_t channel, const void *body, size_t length,
-		const void *blob, size_t blob_length)
+static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
+		size_t length, const void *blob, size_t blob_length)
 {
-	struct player *p = player_of(channel);
+	struct player *p = player_of(h->channel);
+	(void)peer;
 	if (p == NULL)
 		return 0;
-	if (type == WIRE_DATA)
+	if (h->type == WIRE_DATA)
 		data_take(p, blob, blob_length);
-	else if (type == WIRE_END)
+	else if (h->type == WIRE_END)
 		end_take(d, p, body, length);
 	return 0;
 }

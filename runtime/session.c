@@ -7,6 +7,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/events.h"
 #include "runtime/keep.h"
 
 enum {
@@ -33,24 +34,25 @@ int sessions_open(struct daemon *d)
 		return -ERR_MEMORY;
 	for (size_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		s->token = memory_reserve(d->limits.context_tokens * sizeof *s->token);
-		s->mark = memory_reserve(d->options.session_turns * sizeof *s->mark);
-		if (!s->token || !s->mark)
+		s->far_token = memory_reserve(d->limits.context_tokens * sizeof *s->token);
+		s->far_mark = memory_reserve(d->options.session_turns * sizeof *s->mark);
+		if (!s->far_token || !s->far_mark)
 			return -ERR_MEMORY;
 	}
-	return 0;
+	return session_rest_open(d);
 }
 
 void sessions_close(struct daemon *d)
 {
 	for (size_t i = 0; d->sessions && i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
-		if (s->token)
-			munmap(s->token, d->limits.context_tokens * sizeof *s->token);
-		if (s->mark)
-			munmap(s->mark, d->options.session_turns * sizeof *s->mark);
+		if (s->far_token)
+			munmap(s->far_token, d->limits.context_tokens * sizeof *s->token);
+		if (s->far_mark)
+			munmap(s->far_mark, d->options.session_turns * sizeof *s->mark);
 		form_drop(s);
 	}
+	session_rest_close(d);
 	free(d->sessions);
 	d->sessions = NULL;
 }
@@ -91,11 +93,11 @@ uint32_t session_take(struct daemon *d, uint32_t principal)
 		struct session *s = &d->sessions[i];
 		if (s->used)
 			continue;
-		uint32_t *token = s->token;
-		struct turn_mark *mark = s->mark;
+		uint32_t *token = s->far_token;
+		struct turn_mark *mark = s->far_mark;
 		memset(s, 0, sizeof *s);
-		s->token = token;
-		s->mark = mark;
+		s->token = s->far_token = token;
+		s->mark = s->far_mark = mark;
 		s->used = true;
 		s->principal = principal;
 		s->sched = SCHED_NONE;
@@ -115,8 +117,7 @@ void session_drop(struct daemon *d, uint32_t session)
 	turns_deferred_end(d, session, NULL);
 	lower_forget(d, session);
 	form_drop(s);
-	madvise(s->token, d->limits.context_tokens * sizeof *s->token, MADV_DONTNEED);
-	madvise(s->mark, d->options.session_turns * sizeof *s->mark, MADV_DONTNEED);
+	session_far_release(d, s);
 	s->used = false;
 }
 
@@ -142,6 +143,8 @@ uint64_t sessions_reap(struct daemon *d)
 				next = s->touched_us + least;
 			continue;
 		}
+		const struct event_part idle = {"idle_ms", NULL, (d->now_us - s->touched_us) / 1000};
+		event_say(d, s, "expired", &idle, 1);
 		if (least == ttl_us)
 			session_forget(d, i);
 		else
@@ -275,6 +278,11 @@ int session_tools(struct daemon *d, struct session *s, const struct wire_args *a
 	if (!s->tools)
 		return 0;
 	TRY(form_names_check(tools, a->tool_count));
+	s->form = session_form_same(d, a);
+	if (s->form) {
+		s->form->sessions++;
+		return 0;
+	}
 	struct held_form *held = d->form_index ? calloc(1, sizeof *held) : NULL;
 	if (!held)
 		return d->form_index ? -ERR_MEMORY : 0;
@@ -423,6 +431,7 @@ void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, u
 	s->sched = step_granted.session;
 	record_session(d, s, STORE_SESSION_OPEN);
 	keep_session(d, slot);
+	session_rest(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -488,6 +497,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		step_granted = granted;
 	}
 	keep_session(d, slot);
+	session_rest(d, slot);
 	granted_end(d, call, s, true);
 }
 
@@ -505,6 +515,7 @@ void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens)
 				.now_us = d->now_us, .as.rollback = {.tokens = tokens}};
 	s->why_lost = "rolled_back"; /* unless the step knows better */
 	step(d, &e, NULL);
+	kv_cut(d, s->sched);
 }
 
 void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_call *m)

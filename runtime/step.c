@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/events.h"
 #include "runtime/fault.h"
 #include "runtime/keep.h"
 
@@ -202,7 +203,7 @@ static void granted(const struct effect *e)
 		.free_bytes = e->as.residency.free_bytes};
 }
 
-static const char *lost_name(uint32_t why)
+const char *step_lost_name(uint32_t why)
 {
 	switch (why) {
 	case LOST_LEASE: return "lease_over";
@@ -274,7 +275,7 @@ static void effect_do(struct daemon *d, const struct effect *e)
 		batch_build(d, e);
 		return;
 	case EFFECT_LOST:
-		d->sessions[e->session_key].why_lost = lost_name(e->as.lost.why);
+		d->sessions[e->session_key].why_lost = step_lost_name(e->as.lost.why);
 		return;
 	case EFFECT_CLOSED:
 		session_drop(d, (uint32_t)e->session_key);
@@ -296,6 +297,8 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	(void)fault_pass(FAULT_STEP);
 	for (uint32_t i = 0; i < d->effects.count; i++)
 		effect_do(d, &d->effects.list[i]);
+	kv_step(d);
+	events_step(d);
 	step_record_close(d);
 	d->audit_due = true;
 	if (d->job && d->job->batch) {
@@ -387,13 +390,18 @@ static void result_make(struct daemon *d, const struct engine_job *job, uint32_t
 	r->end = turn_token(d, call, s, &r->sampled);
 }
 
+static void job_failed(struct daemon *d, const struct engine_job *job)
+{
+	if (job->err == -ERR_INTERNAL)
+		lost_device(d);
+	else if (job->err)
+		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
+}
+
 /* A job without a batch: digests of pages at rest. */
 static void step_idle_done(struct daemon *d, struct engine_job *job)
 {
-	if (job->err) {
-		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
-		d->failed = job->err == -ERR_INTERNAL;
-	}
+	job_failed(d, job);
 	engine_release(d->engine, job);
 	if (!d->job)
 		d->job = engine_job(d->engine);
@@ -427,11 +435,10 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		return;
 	}
 	CHECK(d->in_flight);
-	for (uint32_t i = 0; i < d->entry_count; i++)
+	job_failed(d, job);
+	for (uint32_t i = 0; i < d->entry_count; i++) {
 		result_make(d, job, i);
-	if (job->err) {
-		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
-		d->failed = job->err == -ERR_INTERNAL;
+		kv_computed(d, &d->entry[i], d->result[i].computed);
 	}
 	prefill_measure(d, job);
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,

@@ -31,6 +31,7 @@ enum store_reason {
 	REASON_BEACON,  /* said by a process before it ended; value: as it said */
 	REASON_INVARIANT, /* in a beacon: a broken invariant of the process */
 	REASON_LOWER,   /* a page of the host or the disk could not be had back as what it was; place: where */
+	REASON_DEVICE,  /* the device is lost; value: ranks, and the one that ended or that number */
 	REASON_COUNT
 };
 

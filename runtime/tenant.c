@@ -72,6 +72,14 @@ static bool endpoint_read(const char *text, char out[TENANT_ENDPOINT_MAX])
 	return true;
 }
 
+static bool events_read(const char *text, char out[TENANT_ENDPOINT_MAX])
+{
+	if (strcmp(text, "none") != 0)
+		return endpoint_read(text, out);
+	snprintf(out, TENANT_ENDPOINT_MAX, "none");
+	return true;
+}
+
 static bool roles_read(char *text, uint32_t *out)
 {
 	char *rest = NULL;
@@ -121,11 +129,16 @@ static const char *tenant_line(struct tenants *t, char **word, int count)
 				   : strcmp(word[i], "connections") == 0 ? &one->connections : NULL;
 		if (number ? !number_read(value, number)
 		    : strcmp(word[i], "listen") == 0 ? !endpoint_read(value, one->listen)
-		    : strcmp(word[i], "control") == 0 ? !endpoint_read(value, one->control) : true)
+		    : strcmp(word[i], "control") == 0 ? !endpoint_read(value, one->control)
+		    : strcmp(word[i], "kv-events") == 0 ? !endpoint_read(value, one->kv_events)
+		    : strcmp(word[i], "kv-replay") == 0 ? !endpoint_read(value, one->kv_replay)
+		    : strcmp(word[i], "events") == 0 ? !events_read(value, one->events) : true)
 			return "this is no setting of a tenant, or no value for it";
 	}
 	if (!one->listen[0])
 		return "a tenant needs listen=";
+	if (one->kv_replay[0] && !one->kv_events[0])
+		return "kv-replay= is beside kv-events=";
 	t->count++;
 	return NULL;
 }

@@ -2,8 +2,8 @@
  * Tenants: who may come in, where, as whom, and how much. One file, read at the start and again on
  * SIGHUP; a line is
  *
- *	tenant NAME listen=ipc:///… | tcp://ADDRESS:PORT [control=…] [rate=N] [bytes=N] [calls=N]
- *	                            [sessions=N] [connections=N]
+ *	tenant NAME listen=ipc:///… | tcp://ADDRESS:PORT [control=…] [events=…|none] [kv-events=…]
+ *	                            [kv-replay=…] [rate=N] [bytes=N] [calls=N] [sessions=N] [connections=N]
  *	allow  NAME key=Z85 | uid=N  [name=NAME] [roles=agent,gateway,operator] [until=YYYY-MM-DD]
  *
  * Tenant 0 is the daemon's own user, by --listen; the file cannot change it.
@@ -20,6 +20,7 @@ enum { ROLE_AGENT = 1, ROLE_GATEWAY = 2, ROLE_OPERATOR = 4 };
 struct tenant {
 	char name[TENANT_NAME_MAX + 1];
 	char listen[TENANT_ENDPOINT_MAX], control[TENANT_ENDPOINT_MAX];
+	char events[TENANT_ENDPOINT_MAX], kv_events[TENANT_ENDPOINT_MAX], kv_replay[TENANT_ENDPOINT_MAX];
 	/* Of one peer: messages and bytes a second; 0: no limit. */
 	uint64_t rate, bytes;
 	/* Of the tenant: calls in flight, sessions, connections; 0: no limit of its own. */

@@ -174,6 +174,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	struct session *s = &d->sessions[c->session];
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);
+	session_wake(s);
 	undo_take(d, call, add->keep);
 	if (add->keep < s->history) {
 		session_cut(d, c->session, add->keep);
@@ -224,6 +225,7 @@ void turn_restart(struct daemon *d, uint32_t call)
 {
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
+	session_wake(s);
 	s->call = call;
 	c->state = CALL_RUNNING;
 	if (c->forced)
@@ -434,14 +436,14 @@ void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 	}
 }
 
-static int code_of(const struct effect *e)
+static int code_of(const struct daemon *d, const struct effect *e)
 {
 	switch (e->as.end.end) {
 	case END_CONTEXT: return ERR_CONTEXT_FULL;
 	case END_DEADLINE: return ERR_DEADLINE;
 	case END_SLOW: return ERR_SLOW_CONSUMER;
 	case END_INTEGRITY: return ERR_INTEGRITY;
-	case END_FAULT: return ERR_INTERNAL;
+	case END_FAULT: return d->device_lost ? ERR_DEVICE : ERR_INTERNAL;
 	case END_REFUSED: return e->as.end.err ? (int)e->as.end.err : ERR_NO_PAGES;
 	default: return 0;
 	}
@@ -539,7 +541,7 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (!refused)
 		traffic_turn(d, c, s, e);
 	end.status = (struct wire_str){status, strlen(status)};
-	end.err = (struct wire_err){.code = code_of(e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
+	end.err = (struct wire_err){.code = code_of(d, e), .after_ms = WIRE_NONE, .used = WIRE_NONE,
 				    .asked = WIRE_NONE, .limit = WIRE_NONE};
 	if (e->as.end.needed || e->as.end.limit) {
 		end.err.asked = e->as.end.needed;
@@ -558,5 +560,6 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (end.durable)
 		c->hold_mark = store_mark(d->store) + 1;
 	turn_form_drop(c);
+	session_rest(d, c->session);
 	call_end(d, call, &end);
 }

@@ -9,8 +9,6 @@
 
 #include "runtime/load.h"
 
-/* The sides of a tensor, as the architecture gives them. */
-enum side { SIDE_ONE, SIDE_WIDTH, SIDE_QUERY, SIDE_KEY, SIDE_FF, SIDE_HEAD };
 /* When a layer has the tensor. */
 enum when { WHEN_ALWAYS, WHEN_QKV_BIAS, WHEN_QK_NORM, WHEN_POST_NORMS };
 
@@ -54,6 +52,7 @@ static uint32_t side_of(const struct arch *arch, enum side side)
 	case SIDE_KEY: return arch->kv_heads * arch->head;
 	case SIDE_FF: return arch->ff;
 	case SIDE_HEAD: return arch->head;
+	case SIDE_VOCAB: return arch->vocab;
 	}
 	return 0; /* no such side */
 }
@@ -79,12 +78,15 @@ void wanted_at(const struct arch *arch, uint32_t number, struct wanted *out)
 	static const char *const names[WANTED_LAYERS] = {"token_embd.weight", "output.weight",
 							 "output_norm.weight", "rope_freqs.weight"};
 	*out = (struct wanted){.used = true, .use = WEIGHT_VECTOR, .rows = 1,
-			       .columns = arch->width};
+			       .columns = arch->width, .row_side = SIDE_ONE,
+			       .column_side = SIDE_WIDTH};
 	if (number >= WANTED_LAYERS) {
 		const struct place *p = &places[(number - WANTED_LAYERS) % PLACE_COUNT];
 		out->layer = (number - WANTED_LAYERS) / PLACE_COUNT;
 		snprintf(out->name, sizeof out->name, "blk.%u.%s", out->layer, p->name);
 		out->use = p->use;
+		out->row_side = p->rows;
+		out->column_side = p->columns;
 		out->rows = side_of(arch, p->rows);
 		out->columns = side_of(arch, p->columns);
 		out->used = place_used(arch, p);
@@ -94,6 +96,7 @@ void wanted_at(const struct arch *arch, uint32_t number, struct wanted *out)
 	snprintf(out->name, sizeof out->name, "%s", names[number]);
 	if (number == WANTED_EMBEDDING || number == WANTED_HEAD) {
 		out->rows = arch->vocab;
+		out->row_side = SIDE_VOCAB;
 		out->padded = true;
 	}
 	if (number == WANTED_EMBEDDING)
@@ -104,6 +107,7 @@ void wanted_at(const struct arch *arch, uint32_t number, struct wanted *out)
 	}
 	if (number == WANTED_ROPE_FACTORS) {
 		out->columns = arch->rope_dims / 2;
+		out->column_side = SIDE_HEAD;
 		out->optional = true;
 	}
 }

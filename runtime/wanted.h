@@ -10,10 +10,14 @@
 /* Numbers 0 .. 3 are these; then the places layer by layer. */
 enum { WANTED_EMBEDDING, WANTED_HEAD, WANTED_NORM, WANTED_ROPE_FACTORS, WANTED_LAYERS };
 
+/* The sides of a tensor, as the architecture gives them. */
+enum side { SIDE_ONE, SIDE_WIDTH, SIDE_QUERY, SIDE_KEY, SIDE_FF, SIDE_HEAD, SIDE_VOCAB };
+
 struct wanted {
 	char name[64];
 	enum weight_use use;
 	uint32_t rows, columns;
+	enum side row_side, column_side;
 	bool used;     /* the architecture has it */
 	bool optional; /* and works without it */
 	bool padded;   /* the tensor may have more rows: ids that do not exist */

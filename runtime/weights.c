@@ -86,8 +86,8 @@ static void layer_init(const struct arch *arch, uint32_t index, struct ops_layer
 	};
 }
 
-static int weights_load(const struct model *model, struct weights *w, uint8_t *buffer,
-			weights_progress *progress, void *progress_arg, char *reason)
+static int weights_load(const struct model *model, const struct split *split, struct weights *w,
+			uint8_t *buffer, weights_progress *progress, void *progress_arg, char *reason)
 {
 	const uint32_t count = wanted_count(&model->arch);
 	uint64_t done = 0;
@@ -100,10 +100,13 @@ static int weights_load(const struct model *model, struct weights *w, uint8_t *b
 		if (!tensor)
 			return -ERR_BAD_FILE;
 		struct weight *weight = NULL;
+		uint32_t rows = tensor->rows, columns = tensor->columns;
 		int err = model_read(model, tensor, buffer);
+		if (err == 0 && split)
+			split_cut(split, &wanted, tensor->type, &rows, &columns, buffer);
 		if (err == 0)
-			err = w->ops->weight_make(w->device, tensor->type, wanted.use, tensor->rows,
-						  tensor->columns, buffer, &weight);
+			err = w->ops->weight_make(w->device, tensor->type, wanted.use, rows, columns,
+						  buffer, &weight);
 		if (err != 0) {
 			snprintf(reason, MODEL_REASON_MAX, "tensor %s: %s", wanted.name,
 				 err_text(err));
@@ -120,8 +123,9 @@ static int weights_load(const struct model *model, struct weights *w, uint8_t *b
 	return 0;
 }
 
-int weights_open(const struct model *model, const struct ops *ops, struct device *device,
-		 weights_progress *progress, void *progress_arg, struct weights *out, char *reason)
+int weights_open(const struct model *model, const struct split *split, const struct ops *ops,
+		 struct device *device, weights_progress *progress, void *progress_arg,
+		 struct weights *out, char *reason)
 {
 	const struct arch *arch = &model->arch;
 	uint64_t largest = 1;
@@ -141,7 +145,7 @@ int weights_open(const struct model *model, const struct ops *ops, struct device
 	}
 	for (uint32_t i = 0; i < arch->layers; i++)
 		layer_init(arch, i, &out->layer[i]);
-	err = weights_load(model, out, buffer, progress, progress_arg, reason);
+	err = weights_load(model, split, out, buffer, progress, progress_arg, reason);
 	if (err != 0)
 		goto out;
 	if (arch->tied)
@@ -175,8 +179,9 @@ void weights_close(struct weights *weights)
 	*weights = (struct weights){0};
 }
 
-uint64_t weights_bytes(const struct model *model, const struct ops *ops,
-		       const struct device_plan *plan)
+/* Of one rank, or of the one there is. */
+static uint64_t rank_bytes(const struct model *model, const struct split *split, const struct ops *ops,
+			   const struct device_plan *plan)
 {
 	const uint32_t count = wanted_count(&model->arch);
 	uint64_t bytes = 0;
@@ -186,14 +191,33 @@ uint64_t weights_bytes(const struct model *model, const struct ops *ops,
 		const struct tensor *tensor = model_tensor(model, wanted.name);
 		if (wanted.used && !tensor && !wanted.optional)
 			return 0;
-		if (wanted.used && tensor)
-			bytes += ops->weight_needs(plan, tensor->type, wanted.use, tensor->rows,
-						   tensor->columns);
+		if (!wanted.used || !tensor)
+			continue;
+		uint32_t rows = tensor->rows, columns = tensor->columns;
+		if (split)
+			split_cut(split, &wanted, tensor->type, &rows, &columns, NULL);
+		bytes += ops->weight_needs(plan, tensor->type, wanted.use, rows, columns);
 	}
 	if (plan->kv == KV_INT8)
 		bytes += model->arch.layers *
 			 ops->weight_needs(plan, TYPE_BF16, WEIGHT_VECTOR, 1,
-					   model->arch.kv_heads * model->arch.head);
+					   (split ? split->kv_own : model->arch.kv_heads) * model->arch.head);
+	return bytes;
+}
+
+uint64_t weights_bytes(const struct model *model, const struct split *split, const struct ops *ops,
+		       const struct device_plan *plan)
+{
+	uint64_t bytes = 0;
+	if (!split)
+		return rank_bytes(model, NULL, ops, plan);
+	struct split one = *split;
+	for (one.rank = 0; one.rank < one.ranks; one.rank++) {
+		const uint64_t own = rank_bytes(model, &one, ops, plan);
+		if (own == 0)
+			return 0;
+		bytes += own;
+	}
 	return bytes;
 }
 

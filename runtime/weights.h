@@ -9,6 +9,7 @@
 
 #include "kernels/ops.h"
 #include "runtime/model.h"
+#include "runtime/split.h"
 
 typedef void weights_progress(void *arg, const char *what, uint64_t done, uint64_t total);
 
@@ -24,11 +25,13 @@ struct weights {
 	struct weight **made; /* each once, for closing */
 };
 
-/* Reads every tensor that the architecture names, checks its shape, packs it. -ERR_BAD_FILE with
+/* Reads every tensor that the architecture names, checks its shape, packs it, or the rank's piece of
+   it: split is NULL for one rank, here and below. -ERR_BAD_FILE with
    the tensor's name in reason (MODEL_REASON_MAX of room) if one is missing or of another shape;
    what model_read and weight_make return otherwise. progress may be NULL. */
-int weights_open(const struct model *model, const struct ops *ops, struct device *device,
-		 weights_progress *progress, void *progress_arg, struct weights *out, char *reason);
+int weights_open(const struct model *model, const struct split *split, const struct ops *ops,
+		 struct device *device, weights_progress *progress, void *progress_arg,
+		 struct weights *out, char *reason);
 void weights_close(struct weights *weights);
 /* The layer's window; 0: it sees every position. */
 uint32_t weights_window(const struct arch *arch, uint32_t layer);
@@ -37,9 +40,9 @@ void weights_group(struct weights *weights);
 /* One more vector of a layer that is not in the file: INT8's smoothing, bf16. */
 int weights_smooth(struct weights *weights, uint32_t layer, const uint16_t *values, uint32_t count);
 
-/* Bytes of all packed weights, from the file's directory alone; equal to what weights_open makes.
-   0 for a file that lacks a tensor. */
-uint64_t weights_bytes(const struct model *model, const struct ops *ops,
+/* Bytes of all packed weights, of all ranks together, from the file's directory alone; equal to what
+   weights_open makes. 0 for a file that lacks a tensor. */
+uint64_t weights_bytes(const struct model *model, const struct split *split, const struct ops *ops,
 		       const struct device_plan *plan);
 
 /* What a step reads of the packed weights, whatever its rows (all but what is looked up by row), and

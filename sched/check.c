@@ -46,6 +46,7 @@ static const struct err_entry table[] = {
 	{ERR_INTERNAL, "internal", "an internal fault ended the turn"},
 	{ERR_INTEGRITY, "integrity", "a page was not the turn's own; the turn is over"},
 	{ERR_RESTARTED, "restarted", "the daemon restarted"},
+	{ERR_DEVICE, "device", "the device, or a rank of it, is lost; the daemon ends"},
 	{ERR_IO, "io", "an input or output operation failed"},
 	{ERR_MEMORY, "memory", "not enough memory"},
 	{ERR_PERMISSION, "permission", "permission denied"},

@@ -52,6 +52,7 @@ enum err {
 	ERR_INTERNAL = 600,
 	ERR_INTEGRITY = 601,
 	ERR_RESTARTED = 602,
+	ERR_DEVICE = 603,
 	/* 7xx: the machine; these never cross the wire. */
 	ERR_IO = 700,
 	ERR_MEMORY = 701,

@@ -98,9 +98,18 @@ BUGS = [
      "test_cuda_sample", 0),
     ("penalty forgets the count", "sample.cu", "(float)times * s->frequency", "s->frequency", "test_cuda_sample", 0),
     ("the draw's seed is halved", "sample.cu", "k1 = (uint32_t)(seed >> 32);", "k1 = 0;", "test_cuda_sample", 0),
-    ("tokens are read before the wait", "launch.cu", "CUDA_TRY(d, cudaStreamSynchronize(d->step));\n\t\td->copied_down",
+    ("tokens are read before the wait", "launch.cu", "TRY(ranks_wait(d));\n\t\td->copied_down",
      "d->copied_down", "test_cuda_device", 0),
     ("a graph for another bucket", "launch.cu", "key.rows = b->rows;", "", "test_cuda_device", 0),
+    ("a rank's part left out of a sum", "ranks.cu", "for (uint32_t r = 1; r < a.ranks; r++)\n\t\tsum",
+     "for (uint32_t r = 1; r < a.ranks - 1; r++)\n\t\tsum", "test_cuda_ranks", 0),
+    ("logits of the wrong rank", "ranks.cu", "const uint32_t rank = id / a.share;",
+     "const uint32_t rank = (a.vocab - 1 - id) / a.share;", "test_cuda_ranks", 0),
+    ("a residual added on every rank", "launch.cu", "p.residual = norm || split ? NULL", "p.residual = norm ? NULL",
+     "test_cuda_ranks", 0),
+    ("another rank's id looked up", "rows.cu", "token - a.first < a.count ?", "token - a.first + 1 ?",
+     "test_cuda_ranks", 0),
+    ("a rank that is gone goes unseen", "ranks.cu", "e->d->rank_lost = true;\n}", ";\n}", "test_cuda_ranks", 0),
     ("a lost context goes unseen", "device.cu", "d->lost = true;", "", "test_cuda_device", 0),
 ]
 SHORT = 5
@@ -144,7 +153,8 @@ def caught(work, bug):
     rest = [o for n in sorted(os.listdir(f"{SRC}/{K}")) if n.endswith(".cu") and n not in changed
             for o in [f"{BUILD}/{K}{n[:-3]}.o"]]
     emulator = [f"{BUILD}/{K}libcuda_emulated_a-{n}.o" for n in ("emulate", "emulate_runtime", "pack")]
-    done = make_run(CXX + objects(test) + made + rest + emulator + libraries[1:] +
+    first = [f"{BUILD}/libruntime.a"] if test == "test_cuda_ranks" else []
+    done = make_run(CXX + objects(test) + first + made + rest + emulator + libraries[1:] +
                     ["-lsodium", "-lpthread", "-lm", "-o", f"{work}/test"])
     if done.returncode:
         return None, "it does not link: " + done.stdout.decode()[:500]

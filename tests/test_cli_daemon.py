@@ -3,6 +3,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 
 import ar1
@@ -39,7 +40,7 @@ def top(wire):
 
 
 def watch(wire):
-    watcher = subprocess.Popen([HOLDFAST, "watch", "--json", "--interval", "40"], stdout=subprocess.PIPE,
+    watcher = subprocess.Popen([HOLDFAST, "watch", "--json"], stdout=subprocess.PIPE,
                                env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
     time.sleep(0.5 * ar1.SLOW)
     session = wire.open()
@@ -51,8 +52,48 @@ def watch(wire):
     time.sleep(0.3 * ar1.SLOW)
     watcher.terminate()
     lines = [json.loads(l) for l in watcher.communicate()[0].splitlines()]
-    events = [l["event"] for l in lines if l["session"] == session.hex() and l["event"] != "state"]
-    assert events == ["opened", "demoted", "closed"], lines
+    events = [l["event"] for l in lines if l["sess"] == session.hex()]
+    assert events == ["granted", "running", "ended", "lost", "closed"], lines
+    assert [l["seq"] for l in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + len(lines)))
+    watcher = subprocess.Popen([HOLDFAST, "watch", "--count", "2"], stdout=subprocess.PIPE, text=True,
+                               env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+    time.sleep(0.5 * ar1.SLOW)
+    session = wire.open(label="a label")
+    wire.ok("session.close", sess=session)
+    out = watcher.communicate(timeout=10 * ar1.SLOW)[0].splitlines()
+    assert f"{session.hex()}  granted  label a label  kind best_effort" in out[0] and out[1].endswith(f"{session.hex()}  closed  label a label"), out
+    assert "no events are told at" in run("watch", "--events", "ipc:///nowhere", code=1)[1]
+
+
+def carried(wire):
+    """export and import: the session says what it would have said; files that are none are refused."""
+    session = wire.open()
+    wire.turn(session, words(40), max_tokens=4, ignore_end=True)
+    with tempfile.TemporaryDirectory() as folder:
+        def raw(*arguments, stdin=b"", code=0):
+            done = subprocess.run([HOLDFAST, *arguments], input=stdin, capture_output=True, timeout=60 * ar1.SLOW,
+                                  env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+            assert done.returncode == code, (arguments, done.returncode, done.stderr)
+            return done.stdout
+        file = raw("export", session.hex())
+        other = bytes.fromhex(raw("import", stdin=file).decode().strip())
+        more = words(5)
+        ask = {"max_tokens": 6, "ignore_end": True}
+        assert wire.turn(session, more, **ask).ids == wire.turn(other, more, **ask).ids
+        with open(f"{folder}/s", "wb") as out:
+            out.write(file)
+        third = json.loads(raw("import", f"{folder}/s", "--json"))["session"]
+        assert wire.ok("session.show", sess=bytes.fromhex(third))["r"]["turn"] == 1
+        for at in range(0, len(file), 7):
+            raw("import", stdin=file[:at], code=1)
+        raw("import", stdin=file + b"x", code=1)
+        raw("import", stdin=ar1.msgpack.packb({"format": "holdfast session", "version": 2, "settings": {}, "tokens": b""}), code=1)
+        raw("import", stdin=ar1.msgpack.packb({"format": "holdfast session", "version": 1, "settings": {"course": 1}, "tokens": b""}), code=1)
+        raw("import", f"{folder}/none", code=1)
+        raw("export", "zz", code=2)
+        raw("export", "0" * 32, code=1)
+    for s in (session, other, bytes.fromhex(third)):
+        wire.ok("session.close", sess=s)
 
 
 def metrics(wire):
@@ -107,7 +148,7 @@ endpoint = daemon.endpoint
 wire = Wire(endpoint)
 tap = Tap()
 daemon_rig.run(tap, daemon, wire, [
-    ("top", top), ("watch", watch), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
+    ("top", top), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
     ("completion of shells, from the tables", completion), ("man pages", man_pages)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -145,7 +145,8 @@ static void refusals(void)
 	hook_machine(1, 13000, 9, 1 << 30);
 	EXPECT(strchr(line, '\n') == NULL && d == NULL);
 	p.ranks = 2;
-	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
+	p.vocab_share = (p.vocab + 1) / 2; /* and no collective */
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_BAD_ARG);
 	p.ranks = 1;
 	p.head = 24;
 	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_OUT_OF_RANGE);

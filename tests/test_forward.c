@@ -332,14 +332,14 @@ static void needs_agree(void)
 		o.threads = 1;
 		o.page_count = 10;
 		o.cache_dir = folder;
-		EXPECT_EQ(forward_needs(tiny_model, &o, &needs), 0);
+		EXPECT_EQ(forward_needs(tiny_model, &o, &needs, reason), 0);
 		REQUIRE(forward_open(tiny_model, &o, &f, reason) == 0);
 		EXPECT_EQ(needs.weights_bytes, forward_weights_bytes(f));
 		EXPECT_EQ(needs.page_bytes, ops_page_bytes(o.kv, TINY_LAYERS, TINY_KV_HEADS, TINY_HEAD,
 							   o.page_tokens));
 		EXPECT(needs.slab_bytes >= 10 * needs.page_bytes);
 		o.page_count = 0;
-		EXPECT_EQ(forward_needs(tiny_model, &o, &none), 0);
+		EXPECT_EQ(forward_needs(tiny_model, &o, &none, reason), 0);
 		EXPECT_EQ(none.slab_bytes, 0);
 		EXPECT_EQ(none.weights_bytes, needs.weights_bytes);
 		forward_close(&f);

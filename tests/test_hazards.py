@@ -140,26 +140,55 @@ def the_same_id_twice(wire):
     neighbour()
 
 
-def unfinished(wire):
-    """H3: frames that all say that more follows. The loop is told of nothing; its neighbours wait for nothing."""
-    raw, stop = Raw(), threading.Event()
-    sent = [0]
+def resident():
+    with open(f"/proc/{daemon.process.pid}/status") as file:
+        return int([l for l in file if l.startswith("VmRSS")][0].split()[1]) >> 10
 
-    def flood():
-        block = bytes(60000)
-        try:
-            while not stop.is_set() and sent[0] < 64 << 20:
-                raw.send(block, more=True)
-                sent[0] += len(block)
-        except OSError:
-            pass
-    thread = threading.Thread(target=flood)
-    thread.start()
+
+def unfinished(wire):
+    """H3: frames that all say that more follows. They are counted: the connection ends at the bound, its memory with it,
+    and the neighbours wait for nothing meanwhile. From many at once, the same."""
+    before = resident()
+    for crowd in (1, 4):
+        raws, sent = [Raw() for _ in range(crowd)], [0] * crowd
+
+        def flood(i):
+            block = bytes(60000)
+            try:
+                while sent[i] < 96 << 20:
+                    raws[i].send(block, more=True)
+                    sent[i] += len(block)
+            except OSError:
+                pass
+        threads = [threading.Thread(target=flood, args=(i,)) for i in range(crowd)]
+        for thread in threads:
+            thread.start()
+        neighbour()
+        for thread in threads:
+            thread.join()
+        assert all(1 << 20 < n < 40 << 20 for n in sent), f"{[n >> 20 for n in sent]} MiB were taken"
+        for raw in raws:
+            assert raw.closed()
+            raw.close()
     neighbour()
-    stop.set()
-    thread.join()
-    assert sent[0] > 1 << 20
-    raw.close()  # what it had sent goes with it
+    assert resident() - before < 48 * ar1.SLOW, "what was sent is still held"
+    # Tiny frames cost more than their bytes, and are counted so.
+    raw = Raw()
+    raw.s.settimeout(10 * ar1.SLOW)
+    try:
+        for _ in range(400000):
+            raw.s.sendall(b"\x01\x10" + bytes(16) * 1)
+    except OSError:
+        pass
+    else:
+        raise AssertionError("7 MB of tiny frames that do not end were taken, and 400,000 of them")
+    raw.close()
+    # The largest whole messages, one after another, are no debt.
+    big = Wire(endpoint)
+    for _ in range(24):
+        reply = big.call("tokenize", {}, bytes(1 << 20))
+        assert reply.end["status"] == "ok", reply.end
+    big.close()
     neighbour()
 
 
@@ -216,10 +245,6 @@ def does_not_read(wire):
     raw = Raw()
     raw.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     assert raw.hello() == WELCOME
-
-    def resident():
-        with open(f"/proc/{daemon.process.pid}/status") as file:
-            return int([l for l in file if l.startswith("VmRSS")][0].split()[1]) >> 10
     before, deadline = resident(), time.time() + 3
     raw.s.settimeout(0.5)
     try:

@@ -338,10 +338,51 @@ static void vectors(void)
 	EXPECT(rows >= 20);
 }
 
+/* A row of the headers in tests/data/ar1-talks.json: ["hex", {"type": …}] or ["hex", "error"]. */
+static int header_row(const char *line)
+{
+	uint8_t bytes[64];
+	size_t length = 0;
+	unsigned type = 0, flags = 0;
+	unsigned long long channel = 0, seq = 0;
+	char error[32] = "";
+	struct wire_header h;
+	const char *at = strchr(line, '"') + 1;
+	for (unsigned byte; *at != '"' && sscanf(at, "%2x", &byte) == 1; at += 2)
+		bytes[length++] = (uint8_t)byte;
+	const int good = sscanf(at, "\", {\"type\": %u, \"flags\": %u, \"channel\": %llu, \"seq\": %llu", &type,
+				&flags, &channel, &seq) == 4;
+	const int code = wire_header_read(bytes, length, &h);
+	if (!good)
+		return sscanf(at, "\", \"%31[a-z_]\"", error) == 1 && code < 0 && strcmp(err_name(-code), error) == 0;
+	return code == 0 && h.type == type && h.flags == flags && h.channel == channel && h.seq == seq;
+}
+
+static void headers(void)
+{
+	const char *srcdir = getenv("SRCDIR");
+	static char path[4096], line[8192];
+	int rows = 0, inside = 0;
+	snprintf(path, sizeof path, "%s/tests/data/ar1-talks.json", srcdir ? srcdir : ".");
+	FILE *f = fopen(path, "r");
+	REQUIRE(f != NULL);
+	while (fgets(line, sizeof line, f)) {
+		inside |= strncmp(line, "\"headers\"", 9) == 0;
+		if (!inside || strncmp(line, " [\"", 3) != 0)
+			continue;
+		rows++;
+		if (!EXPECT(header_row(line)))
+			printf("# %s", line);
+	}
+	fclose(f);
+	EXPECT(rows >= 10);
+}
+
 int main(void)
 {
 	TAP_RUN(table, "what is refused, and with which code");
 	TAP_RUN(bounds, "counts on both sides of their bounds");
 	TAP_RUN(vectors, "the vectors of clients/README.md");
+	TAP_RUN(headers, "the headers of tests/data/ar1-talks.json");
 	return tap_done();
 }

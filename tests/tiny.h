@@ -57,7 +57,7 @@ struct tiny {
 	FILE *file;
 	const struct tiny_family *family;
 	uint64_t random, keys;
-	int plain; /* no quantised weights */
+	int plain; /* 1: no quantised weights; 2: none in blocks of 256, so that ff can be cut */
 	uint32_t count;
 	struct tiny_tensor tensor[TINY_TENSORS_MAX];
 };
@@ -181,7 +181,9 @@ static inline void tiny_add(struct tiny *t, const char *name, uint32_t type, uin
 	struct tiny_tensor *x = &t->tensor[t->count++];
 	const struct tiny_tensor *last = t->count > 1 ? x - 1 : NULL;
 	snprintf(x->name, sizeof x->name, "%s", name);
-	if (t->plain && weight_type_elements(type) > 1)
+	if (t->plain == 2 && weight_type_elements(type) > 32)
+		type = TYPE_Q8_0;
+	if (t->plain == 1 && weight_type_elements(type) > 1)
 		type = t->count % 3 == 0 ? TYPE_F32 : t->count % 3 == 1 ? TYPE_F16 : TYPE_BF16;
 	x->type = type;
 	x->rows = rows;

@@ -21,7 +21,8 @@ enum {
 	SAMPLES_MAX = 1 << 16,
 	CONTEXT_MAX = 1 << 26,
 	BATCH_PAGES_MAX = 1 << 26,
-	EXTRA_MAX = 1 << 30
+	EXTRA_MAX = 1 << 30,
+	RANKS_MAX = 1 << 10
 };
 
 static int within(uint32_t x, uint32_t low, uint32_t high)
@@ -34,6 +35,16 @@ static int plan_head_valid(const struct device_plan *p)
 	return within(p->head, 16, HEAD_MAX) && p->head % 16 == 0 &&
 	       (p->head <= 96 || p->head % 64 == 0) && within(p->heads, 1, HEADS_MAX) &&
 	       within(p->kv_heads, 1, p->heads) && p->heads % p->kv_heads == 0;
+}
+
+static int plan_ranks_valid(const struct device_plan *p)
+{
+	if (p->ranks == 1)
+		return p->rank == 0;
+	return within(p->ranks, 1, RANKS_MAX) && p->rank < p->ranks &&
+	       within(p->vocab_share, 1, p->vocab) &&
+	       (uint64_t)(p->ranks - 1) * p->vocab_share < p->vocab &&
+	       (uint64_t)p->ranks * p->vocab_share >= p->vocab;
 }
 
 int plan_valid(const struct device_plan *p)
@@ -57,7 +68,7 @@ int plan_valid(const struct device_plan *p)
 	       within(p->kv, KV_FP8, KV_F32) && within(p->act, ACT_AUTO, ACT_I8_ROW) &&
 	       within(p->prefill, PREFILL_SAME, PREFILL_INT8) &&
 	       within(p->isa, ISA_AUTO, ISA_AVX512) && p->threads <= POOL_THREADS_MAX &&
-	       p->ranks >= 1 && p->rank < p->ranks;
+	       plan_ranks_valid(p);
 }
 
 static size_t largest(size_t a, size_t b)
@@ -104,7 +115,7 @@ struct piece {
 	int slab;
 };
 
-enum { PIECES_MAX = BUFFER_COUNT + ROPE_SETS + 2 * OPS_GROUP_MAX + 19 };
+enum { PIECES_MAX = BUFFER_COUNT + ROPE_SETS + 2 * OPS_GROUP_MAX + 22 };
 
 /* Every piece of memory of a device. */
 static uint32_t pieces_list(struct device *d, struct piece *list)
@@ -136,6 +147,13 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 		&d->page_room, d->threads * 2 * (OPS_PARTITION / 16) * sizeof(uint8_t *),
 		0};
 	list[n++] = (struct piece){&d->logit_room, d->threads * d->logit_floats * f, 0};
+	if (p->ranks > 1) {
+		const size_t share = (size_t)p->samples_max * p->vocab_share * f;
+		list[n++] = (struct piece){&d->logit_part, share, 0};
+		list[n++] = (struct piece){&d->logit_all, p->ranks * share, 0};
+		list[n++] = (struct piece){&d->fault_all,
+					   p->ranks * p->sequences_max * sizeof *d->fault_all, 0};
+	}
 	for (uint32_t g = 0; g < p->group_count; g++) {
 		list[n++] = (struct piece){&d->group[g].pages,
 					   d->group[g].page_bytes * d->group[g].page_count,
@@ -219,7 +237,9 @@ static int cpu_device_open(const struct device_plan *plan, struct device **out)
 {
 	if (!plan_valid(plan))
 		return -ERR_OUT_OF_RANGE;
-	if (plan->ranks > 1 || (plan->isa != ISA_AUTO && !ops_isa_runs(plan->isa)))
+	if (plan->ranks > 1 && !plan->collective)
+		return -ERR_BAD_ARG;
+	if (plan->isa != ISA_AUTO && !ops_isa_runs(plan->isa))
 		return -ERR_UNSUPPORTED;
 	struct device *d = calloc(1, sizeof *d);
 	if (!d)
@@ -336,23 +356,6 @@ static int cpu_wait(struct device *d, struct ops_sampled *sampled, struct ops_fa
 	return 0;
 }
 
-/* One rank: the sum, the whole and the first copy are what is there. */
-static int cpu_collective(struct device *d, enum ops_buffer buffer)
-{
-	return buffer_check(d, buffer, 0, 0);
-}
-
-static int cpu_broadcast(struct device *d, enum ops_buffer buffer, uint32_t rank)
-{
-	return rank >= d->plan.ranks ? -ERR_OUT_OF_RANGE : buffer_check(d, buffer, 0, 0);
-}
-
-static int cpu_barrier(struct device *d)
-{
-	(void)d;
-	return 0;
-}
-
 static const struct ops table = {
 	.name = "cpu",
 	.device_needs = cpu_device_needs,
@@ -388,10 +391,6 @@ static const struct ops table = {
 	.page_read = cpu_page_read,
 	.page_write = cpu_page_write,
 	.page_digest = cpu_page_digest,
-	.all_reduce = cpu_collective,
-	.all_gather = cpu_collective,
-	.broadcast = cpu_broadcast,
-	.barrier = cpu_barrier,
 };
 
 const struct ops *ops_cpu(void)

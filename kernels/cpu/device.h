@@ -97,6 +97,10 @@ struct device {
 	/* Sampling: per thread. */
 	float *logit_room; /* vocab x (2 floats and 2 candidates) */
 	size_t logit_floats;
+
+	/* Several ranks: this rank's logits, those of all, and all ranks' faults. */
+	float *logit_part, *logit_all;
+	struct ops_fault *fault_all;
 };
 
 /* Memory: zeroed, aligned to 64, with 64 bytes to spare behind; NULL if there is none.

@@ -6,6 +6,20 @@
 
 #include "kernels/cpu/device.h"
 
+/* A sequence that is at fault anywhere is at fault everywhere: else a rank would add what it read to
+   what another one left out. The lowest rank's word is taken. */
+static int faults_share(struct device *d)
+{
+	const struct collective *c = d->plan.collective;
+	const size_t count = d->sequence_count;
+	TRY(c->gather(c->self, d->faults, count * sizeof *d->faults, d->fault_all));
+	for (size_t i = 0; i < count; i++)
+		for (uint32_t r = d->plan.ranks; r-- > 0;)
+			if (d->fault_all[r * count + i].page != OPS_NONE)
+				d->faults[i] = d->fault_all[r * count + i];
+	return 0;
+}
+
 int cpu_tag_check(struct device *d)
 {
 	for (uint32_t i = 0; i < d->sequence_count; i++) {
@@ -20,7 +34,7 @@ int cpu_tag_check(struct device *d)
 			}
 		}
 	}
-	return 0;
+	return d->plan.ranks > 1 ? faults_share(d) : 0;
 }
 
 int cpu_tag_skip(struct device *d)

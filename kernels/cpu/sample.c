@@ -302,6 +302,7 @@ static void sample_item(void *argument, uint32_t item, uint32_t thread)
 
 int cpu_sample(struct device *d)
 {
-	pool_run(d->pool, sample_item, d, d->sample_count);
+	if (d->plan.rank == 0)
+		pool_run(d->pool, sample_item, d, d->sample_count);
 	return 0;
 }

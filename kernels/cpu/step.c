@@ -257,23 +257,36 @@ static void rows_enter(struct matmul *m, enum ops_buffer from, uint32_t columns,
 	m->a = entry_prepare(&e);
 }
 
+/* Rows of the width, summed over the ranks. */
+static int rows_sum(struct device *d, float *rows)
+{
+	const struct collective *c = d->plan.collective;
+	return c->sum(c->self, rows, (size_t)d->row_count * d->plan.width);
+}
+
 int cpu_embed(struct device *d, const struct weight *embedding, float scale)
 {
-	const uint32_t width = d->plan.width;
-	if (!embedding || embedding->columns != width)
+	const struct device_plan *p = &d->plan;
+	const uint32_t width = p->width, first = plan_vocab_first(p), own = plan_vocab_rows(p);
+	if (!embedding || embedding->columns != width || (p->ranks > 1 && embedding->rows < own))
 		return -ERR_BAD_ARG;
 	for (uint32_t i = 0; i < d->row_count; i++)
-		if (d->rows[i].token >= embedding->rows)
+		if (d->rows[i].token >= (p->ranks > 1 ? p->vocab : embedding->rows))
 			return -ERR_OUT_OF_RANGE;
 	for (uint32_t i = 0; i < d->row_count; i++) {
 		float *const x = d->buffer[BUFFER_X] + (size_t)i * width;
+		const uint32_t row = d->rows[i].token - first; /* one that is not ours is beyond all */
+		if (p->ranks > 1 && row >= own) {
+			memset(x, 0, width * sizeof *x);
+			continue;
+		}
 		for (uint32_t k = 0; k < width; k += ROW_CHUNK)
-			row_floats(embedding, d->rows[i].token, k,
+			row_floats(embedding, row, k,
 				   width - k < ROW_CHUNK ? width - k : ROW_CHUNK, x + k);
 		for (uint32_t k = 0; k < width; k++)
 			x[k] *= scale;
 	}
-	return 0;
+	return p->ranks > 1 ? rows_sum(d, d->buffer[BUFFER_X]) : 0;
 }
 
 int cpu_qkv(struct device *d, const struct ops_layer *l)
@@ -296,7 +309,7 @@ int cpu_qkv(struct device *d, const struct ops_layer *l)
 
 struct post {
 	struct device *d;
-	const float *norm;
+	const float *norm; /* NULL: none */
 	float epsilon;
 };
 
@@ -307,8 +320,9 @@ static void post_row(void *argument, uint32_t item, uint32_t thread)
 	float *const y = p->d->product + (size_t)item * width;
 	float *const room = p->d->act_x + (size_t)item * p->d->act_columns;
 	(void)thread;
-	p->d->leaf.norm(y, p->norm, width, p->epsilon, room);
-	p->d->leaf.add(p->d->buffer[BUFFER_X] + (size_t)item * width, room, width);
+	if (p->norm)
+		p->d->leaf.norm(y, p->norm, width, p->epsilon, room);
+	p->d->leaf.add(p->d->buffer[BUFFER_X] + (size_t)item * width, p->norm ? room : y, width);
 }
 
 /* X += [post norm](from times w). */
@@ -316,15 +330,18 @@ static int project_back(struct device *d, enum ops_buffer from, uint32_t columns
 			const struct weight *w, const struct weight *norm, float epsilon)
 {
 	const uint32_t width = d->plan.width;
+	const int split = d->plan.ranks > 1;
 	if (!is_matrix(w, width, columns) || !vector_or_null(norm, width))
 		return -ERR_BAD_ARG;
 	struct matmul m = {.d = d, .c_count = d->row_count, .product_count = 1};
 	rows_enter(&m, from, columns, NULL, 0, w);
 	m.product[0] = (struct product){.w = *w, .out = d->product, .stride = width,
-					.residual = norm ? NULL : d->buffer[BUFFER_X]};
+					.residual = norm || split ? NULL : d->buffer[BUFFER_X]};
 	matmul_run(&m);
-	if (norm) {
-		struct post post = {d, weight_floats(norm), epsilon};
+	if (split)
+		TRY(rows_sum(d, d->product));
+	if (norm || split) {
+		struct post post = {d, norm ? weight_floats(norm) : NULL, epsilon};
 		pool_run(d->pool, post_row, &post, d->row_count);
 	}
 	return 0;
@@ -356,11 +373,29 @@ int cpu_gate_up(struct device *d, const struct ops_layer *l)
 	return 0;
 }
 
+/* Each rank's columns of the logits, put together on rank 0, which samples. */
+static int logits_gather(struct device *d)
+{
+	const struct device_plan *p = &d->plan;
+	const struct collective *c = p->collective;
+	const size_t share = p->vocab_share, part = d->sample_count * share;
+	TRY(c->gather(c->self, d->logit_part, part * sizeof(float), d->logit_all));
+	for (size_t r = 0; p->rank == 0 && r < p->ranks; r++)
+		for (uint32_t i = 0; i < d->sample_count; i++) {
+			const size_t left = p->vocab - r * share;
+			memcpy(d->buffer[BUFFER_LOGITS] + (size_t)i * p->vocab + r * share,
+			       d->logit_all + r * part + i * share,
+			       (left < share ? left : share) * sizeof(float));
+		}
+	return 0;
+}
+
 int cpu_head(struct device *d, const struct weight *norm, float epsilon,
 	     const struct weight *head, float softcap)
 {
 	const struct device_plan *p = &d->plan;
-	if (!head || head->columns != p->width || head->rows < p->vocab ||
+	const uint32_t rows = plan_vocab_rows(p);
+	if (!head || head->columns != p->width || head->rows < rows ||
 	    !is_vector(norm, p->width))
 		return -ERR_BAD_ARG;
 	if (d->sample_count == 0)
@@ -377,9 +412,11 @@ int cpu_head(struct device *d, const struct weight *norm, float epsilon,
 	struct matmul m = {.d = d, .c_count = d->sample_count};
 	m.a = entry_prepare(&e);
 	product_add(&m, head, NULL, BUFFER_LOGITS);
-	m.product[0].w.rows = p->vocab;
-	m.product[0].stride = p->vocab;
+	if (p->ranks > 1)
+		m.product[0].out = d->logit_part;
+	m.product[0].w.rows = rows;
+	m.product[0].stride = p->ranks > 1 ? p->vocab_share : p->vocab;
 	m.product[0].softcap = softcap;
 	matmul_run(&m);
-	return 0;
+	return p->ranks > 1 ? logits_gather(d) : 0;
 }

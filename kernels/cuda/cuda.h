@@ -89,6 +89,7 @@ struct embed_args {
 	struct matrix w;
 	float scale;
 	float *x;
+	uint32_t first, count; /* the rows that the matrix has; others give zeros */
 };
 
 struct turns_args {
@@ -180,6 +181,16 @@ struct sample_args {
 	float *work;     /* samples x 3 x vocab floats */
 	struct ops_sampled *out;
 	uint32_t vocab;
+};
+
+/* What came of a gather, put together. */
+struct ranks_args {
+	const uint8_t *step;
+	const float *all; /* `count` of each rank: floats, or faults */
+	float *x;
+	struct ops_fault *faults;
+	size_t count;
+	uint32_t ranks, vocab, share;
 };
 
 struct dequantise_args {

@@ -72,7 +72,7 @@ struct piece {
 	size_t bytes;
 	bool pinned, slab;
 };
-enum { PIECES_MAX = BUFFER_COUNT + 2 * OPS_GROUP_MAX + 3 * ROPE_SETS + 24 };
+enum { PIECES_MAX = BUFFER_COUNT + 2 * OPS_GROUP_MAX + 3 * ROPE_SETS + 28 };
 
 static uint32_t pieces_list(struct device *d, struct piece *list)
 {
@@ -110,6 +110,15 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 	put(&d->host_sampled, sampled, true, false);
 	put(&d->sampled_none, sampled, true, false);
 	put(&d->page_room, d->page_room_bytes, true, false);
+	if (p->ranks > 1) {
+		const size_t piece = ranks_piece_bytes(p);
+		put(&d->rank_all, p->ranks * piece, false, false);
+		put(&d->rank_part, (size_t)p->samples_max * p->vocab_share * f, false, false);
+		if (!ranks_by_nccl()) {
+			put(&d->rank_host, piece, true, false);
+			put(&d->rank_host_all, p->ranks * piece, true, false);
+		}
+	}
 	for (uint32_t g = 0; g < p->group_count; g++) {
 		put(&d->group[g].pages, d->group[g].page_bytes * d->group[g].page_count, false, true);
 		put(&d->group[g].tags, (size_t)8 * d->group[g].page_count, false, true);
@@ -172,6 +181,7 @@ static void cuda_device_close(struct device **device)
 	if (!d->lost && d->step)
 		cudaStreamSynchronize(d->step);
 	d->call_count = 0;
+	ranks_close(d);
 	while (d->weights)
 		weight_drop(d->weights);
 	graphs_drop(d);
@@ -241,15 +251,19 @@ static int cuda_device_open(const struct device_plan *plan, struct device **out)
 	char reason[200];
 	if (!plan_fits(plan))
 		return -ERR_OUT_OF_RANGE;
-	if (plan->ranks > 1 || plan->prefill != PREFILL_SAME)
+	if (plan->prefill != PREFILL_SAME)
 		return -ERR_UNSUPPORTED;
+	if (plan->ranks > 1 && !plan->collective)
+		return -ERR_BAD_ARG;
 	TRY(ops_cuda_find(plan->gpu, reason, sizeof reason));
 	struct device *d = device_sized(plan);
 	if (!d)
 		return -ERR_MEMORY;
 	d->act = plan->act == ACT_AUTO ? ACT_I8_BLOCK : plan->act;
 	d->graphs_off = getenv("HOLDFAST_CUDA_GRAPHS") && strcmp(getenv("HOLDFAST_CUDA_GRAPHS"), "off") == 0;
-	const int code = device_begin(d);
+	int code = device_begin(d);
+	if (plan->ranks > 1)
+		code = ranks_open(d, code);
 	if (code != 0) {
 		cuda_device_close(&d);
 		return code;
@@ -537,23 +551,6 @@ static int cuda_page_digest(struct device *d, uint32_t group, uint32_t page, uin
 	return 0;
 }
 
-/* ---- collectives: one rank has the sum, the whole and the first copy already ---- */
-
-static int cuda_collective(struct device *d, enum ops_buffer buffer)
-{
-	return buffer_check(d, buffer, 0, 0);
-}
-
-static int cuda_broadcast(struct device *d, enum ops_buffer buffer, uint32_t rank)
-{
-	return rank >= d->plan.ranks ? -ERR_OUT_OF_RANGE : buffer_check(d, buffer, 0, 0);
-}
-
-static int cuda_barrier(struct device *d)
-{
-	return d->lost ? -ERR_INTERNAL : 0;
-}
-
 static struct ops table_make()
 {
 	struct ops t;
@@ -591,10 +588,6 @@ static struct ops table_make()
 	t.page_read = cuda_page_read;
 	t.page_write = cuda_page_write;
 	t.page_digest = cuda_page_digest;
-	t.all_reduce = cuda_collective;
-	t.all_gather = cuda_collective;
-	t.broadcast = cuda_broadcast;
-	t.barrier = cuda_barrier;
 	return t;
 }
 

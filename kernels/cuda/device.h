@@ -73,7 +73,7 @@ struct graph {
 
 struct device {
 	struct device_plan plan;
-	char name[32]; /* "sm_90" */
+	char name[48]; /* "sm_90" */
 	enum act_kind act;
 	uint32_t shared_most;
 	bool lost; /* the context is; every operation is refused */
@@ -105,6 +105,13 @@ struct device {
 	uint8_t *page_room;
 	size_t page_room_bytes;
 
+	/* Several ranks: all ranks' pieces, this rank's logits; pinned ones where NCCL is not. */
+	uint8_t *rank_all, *rank_host, *rank_host_all;
+	float *rank_part;
+	void *nccl;               /* NULL: through the host */
+	struct exchange *exchanges;
+	volatile bool rank_lost;  /* set by a function of the stream's */
+
 	/* The current batch. */
 	uint32_t units[UNIT_KINDS], partitions; /* most of a unit, windows aside */
 	bool copied_down;  /* sampled and faults are on the host */
@@ -124,6 +131,17 @@ int cuda_error(struct device *d, cudaError_t error);
 		if (error_ != cudaSuccess) \
 			return cuda_error((d), error_); \
 	} while (0)
+
+/* ranks.cu. What is put into a graph counts by the bucket, so it is alike on all ranks. */
+bool ranks_by_nccl();
+size_t ranks_piece_bytes(const struct device_plan *plan);
+int ranks_open(struct device *d, int code);
+void ranks_close(struct device *d);
+int ranks_sound(struct device *d); /* -ERR_INTERNAL, and lost, when a rank is gone */
+int ranks_wait(struct device *d);  /* for the step's stream */
+void ranks_sum_run(struct device *d, float *x, size_t count);
+void ranks_faults_run(struct device *d, uint32_t sequences);
+void ranks_logits_run(struct device *d, uint32_t samples);
 
 /* Launches what was written down. */
 int step_flush(struct device *d);

@@ -37,13 +37,14 @@ emulate_counts counts;
 std::map<void *, size_t> taken;
 size_t taken_bytes;
 long calls_left = -1;
+bool (*lose_asked)();
 bool lost;
 cudaError_t last;
 
 /* Every function begins with it. */
 cudaError_t enter()
 {
-	if (calls_left >= 0 && calls_left-- == 0)
+	if ((calls_left >= 0 && calls_left-- == 0) || (lose_asked && lose_asked()))
 		lost = true;
 	if (lost || emulate_faulted())
 		return cudaErrorLaunchFailure;
@@ -243,6 +244,13 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	return keep(enter());
 }
 
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
+{
+	ENTER();
+	put(stream, [function, argument] { function(argument); });
+	return cudaSuccess;
+}
+
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned)
 {
 	ENTER();
@@ -350,6 +358,11 @@ void emulate_runtime_lose(long calls)
 	calls_left = calls;
 	lost = false;
 	last = cudaSuccess;
+}
+
+void emulate_runtime_lose_when(bool (*asked)())
+{
+	lose_asked = asked;
 }
 
 emulate_counts emulate_runtime_counts()

@@ -58,6 +58,8 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+typedef void (*cudaHostFn_t)(void *argument);
+cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
 cudaError_t cudaStreamBeginCapture(cudaStream_t stream, cudaStreamCaptureMode mode);
 cudaError_t cudaStreamEndCapture(cudaStream_t stream, cudaGraph_t *out);
@@ -85,6 +87,8 @@ void emulate_runtime_machine(const emulate_machine *machine);
 /* The call after `calls` more fails, and from then on every one, as after a lost context. Negative:
    none does; a lost context is forgotten. */
 void emulate_runtime_lose(long calls);
+/* Asked at every call: true loses the context for good. NULL: nobody is asked. */
+void emulate_runtime_lose_when(bool (*asked)());
 /* What was done since it was last asked. */
 struct emulate_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;

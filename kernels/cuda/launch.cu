@@ -151,12 +151,15 @@ static void project_back(const struct run *r, const float *from, uint32_t column
 {
 	struct device *d = r->d;
 	struct product p = product_of(w, NULL, d->product);
-	p.residual = norm ? NULL : d->buffer[BUFFER_X];
+	const bool split = d->plan.ranks > 1;
+	p.residual = norm || split ? NULL : d->buffer[BUFFER_X];
 	products_run(r, &p, 1, from, columns, NULL, 0, 0);
-	if (!norm)
+	if (split)
+		ranks_sum_run(d, d->product, (size_t)r->b->rows * d->plan.width);
+	if (!norm && !split)
 		return;
-	const struct post_args a = {d->block, d->product, norm->vector, r->l->epsilon, d->plan.width,
-				    d->buffer[BUFFER_X]};
+	const struct post_args a = {d->block, d->product, norm ? norm->vector : NULL, r->l->epsilon,
+				    d->plan.width, d->buffer[BUFFER_X]};
 	post_launch(&a, r->b->rows, d->step);
 }
 
@@ -175,9 +178,15 @@ static void head_run(const struct run *r, const struct call *c)
 {
 	struct device *d = r->d;
 	struct product p = product_of(c->second, NULL, d->buffer[BUFFER_LOGITS]);
-	p.w.rows = p.stride = d->plan.vocab;
+	p.w.rows = p.stride = plan_vocab_rows(&d->plan);
 	p.softcap = c->y;
+	if (d->plan.ranks > 1) {
+		p.out = d->rank_part;
+		p.stride = d->plan.vocab_share;
+	}
 	products_run(r, &p, 1, d->buffer[BUFFER_X], d->plan.width, c->first, c->x, 1);
+	if (d->plan.ranks > 1)
+		ranks_logits_run(d, r->b->samples);
 }
 
 static void call_run(struct device *d, const struct bucket *b, const struct call *c)
@@ -192,11 +201,18 @@ static void call_run(struct device *d, const struct bucket *b, const struct call
 		for (uint32_t g = 0; g < OPS_GROUP_MAX; g++)
 			a.tags[g] = d->group[g].tags;
 		tags_launch(&a, b->sequences, d->step);
+		if (d->plan.ranks > 1)
+			ranks_faults_run(d, b->sequences);
 		return;
 	}
 	case CALL_EMBED: {
-		const struct embed_args a = {d->block, c->first->m, c->x, d->buffer[BUFFER_X]};
+		const struct device_plan *p = &d->plan;
+		const struct embed_args a = {d->block, c->first->m, c->x, d->buffer[BUFFER_X],
+					     plan_vocab_first(p), p->ranks > 1 ? plan_vocab_rows(p)
+									       : c->first->m.rows};
 		embed_launch(&a, b->rows, d->step);
+		if (p->ranks > 1)
+			ranks_sum_run(d, d->buffer[BUFFER_X], (size_t)b->rows * p->width);
 		return;
 	}
 	case CALL_QKV: qkv_run(&r); return;
@@ -310,8 +326,7 @@ int step_flush(struct device *d)
 int step_settle(struct device *d)
 {
 	TRY(step_flush(d));
-	CUDA_TRY(d, cudaStreamSynchronize(d->step));
-	return 0;
+	return ranks_wait(d);
 }
 
 int cuda_wait(struct device *d, struct ops_sampled *sampled, struct ops_fault *faults)
@@ -325,7 +340,7 @@ int cuda_wait(struct device *d, struct ops_sampled *sampled, struct ops_fault *f
 			CUDA_TRY(d, cudaMemcpyAsync(d->host_sampled, d->sampled,
 						    s->sample_count * sizeof *sampled, cudaMemcpyDeviceToHost,
 						    d->step));
-		CUDA_TRY(d, cudaStreamSynchronize(d->step));
+		TRY(ranks_wait(d));
 		d->copied_down = true;
 	}
 	if (sampled)

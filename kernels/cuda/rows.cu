@@ -55,7 +55,7 @@ __global__ __launch_bounds__(ROW_THREADS) void embed(const struct embed_args a)
 	const uint32_t token = STEP_ROWS(a.step)[row].token;
 	float *const x = a.x + (size_t)row * a.w.columns;
 	for (uint32_t k = threadIdx.x; k < a.w.columns; k += ROW_THREADS)
-		x[k] = matrix_value(&a.w, token, k) * a.scale;
+		x[k] = token - a.first < a.count ? matrix_value(&a.w, token - a.first, k) * a.scale : 0.0f;
 }
 
 /* One row to its norm's factor: 1 / sqrt(mean of squares + epsilon). */
@@ -159,6 +159,11 @@ __global__ __launch_bounds__(ROW_THREADS) void post_norm(const struct post_args 
 	if (row >= STEP(a.step)->row_count)
 		return;
 	const float *const y = a.y + (size_t)row * a.width;
+	if (!a.norm) { /* a sum of several ranks that has no norm */
+		for (uint32_t k = threadIdx.x; k < a.width; k += ROW_THREADS)
+			a.x[(size_t)row * a.width + k] += y[k];
+		return;
+	}
 	const float r = norm_factor(y, a.width, a.epsilon, room);
 	for (uint32_t k = threadIdx.x; k < a.width; k += ROW_THREADS)
 		a.x[(size_t)row * a.width + k] += y[k] * r * a.norm[k];

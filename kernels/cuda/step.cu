@@ -157,10 +157,12 @@ int cuda_tag_skip(struct device *d)
 int cuda_embed(struct device *d, const struct weight *embedding, float scale)
 {
 	const struct step *s = step_now(d);
-	if (!embedding || embedding->vector || embedding->m.columns != d->plan.width)
+	const struct device_plan *p = &d->plan;
+	if (!embedding || embedding->vector || embedding->m.columns != p->width ||
+	    (p->ranks > 1 && embedding->m.rows < plan_vocab_rows(p)))
 		return -ERR_BAD_ARG;
 	for (uint32_t i = 0; i < s->row_count; i++)
-		if (STEP_ROWS(d->staging[0])[i].token >= embedding->m.rows)
+		if (STEP_ROWS(d->staging[0])[i].token >= (p->ranks > 1 ? p->vocab : embedding->m.rows))
 			return -ERR_OUT_OF_RANGE;
 	struct call c = call_of(CALL_EMBED, NULL);
 	c.first = embedding;
@@ -300,7 +302,7 @@ int cuda_head(struct device *d, const struct weight *norm, float epsilon, const 
 	      float softcap)
 {
 	const struct device_plan *p = &d->plan;
-	if (!head || head->vector || head->m.columns != p->width || head->m.rows < p->vocab ||
+	if (!head || head->vector || head->m.columns != p->width || head->m.rows < plan_vocab_rows(p) ||
 	    !is_vector(norm, p->width))
 		return -ERR_BAD_ARG;
 	if (step_now(d)->sample_count == 0)
@@ -315,7 +317,7 @@ int cuda_head(struct device *d, const struct weight *norm, float epsilon, const 
 
 int cuda_sample(struct device *d)
 {
-	if (step_now(d)->sample_count == 0)
+	if (step_now(d)->sample_count == 0 || d->plan.rank > 0)
 		return d->lost ? -ERR_INTERNAL : 0;
 	const struct call c = call_of(CALL_SAMPLE, NULL);
 	return call_add(d, &c);

@@ -22,13 +22,14 @@ from .errors import (
     ResourceError,
     SessionError,
 )
+from .events import Block, Event, Events, KvBlocks
 from .tools import describe
 from .types import Candidate, End, Note, Piece, ToolCall, Usage
 
 __all__ = [
-    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Candidate", "Client",
-    "describe", "End", "Error", "InternalError", "LinkError", "Note", "Piece",
-    "ProtocolError", "RequestError", "ResourceError", "Session", "SessionError",
-    "ToolCall", "Turn", "Usage",
+    "AsyncClient", "AsyncSession", "AsyncTurn", "AuthError", "Block", "Candidate", "Client",
+    "describe", "End", "Error", "Event", "Events", "InternalError", "KvBlocks", "LinkError",
+    "Note", "Piece", "ProtocolError", "RequestError", "ResourceError", "Session",
+    "SessionError", "ToolCall", "Turn", "Usage",
 ]
 __version__ = "0.1.0"

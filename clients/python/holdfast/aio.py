@@ -17,12 +17,14 @@ from typing import (Any, AsyncIterator, Awaitable, Callable, Deque, Dict, Iterab
                     Optional, Sequence, Union)
 
 import zmq
+import zmq.asyncio
 
 from . import tools as _tools
 from . import wire
 from .client import _MISSES_MAX, default_endpoint
 from .core import Call, Lost
 from .errors import Error, LinkError, make_error, read_error
+from .events import Event, Order, read_event, subscribe
 from .session import Content, SessionCalls, mean_logprob, scored
 from .types import Candidate, End, Note, Piece, ToolCall
 
@@ -312,6 +314,27 @@ class AsyncClient:
 
     async def metrics(self) -> str:
         return (await self.call("metrics")).result["text"]
+
+    async def events(self, endpoint: Optional[str] = None) -> AsyncIterator[Event]:
+        """What happens to sessions, as it happens; what was missed is asked for."""
+        order = Order()
+        socket = subscribe(zmq.asyncio.Context.shadow(self._context.underlying), endpoint or self.endpoint + "-events", b"", self._curve)
+        try:
+            while True:
+                frames = await socket.recv_multipart()
+                if len(frames) != 3:
+                    continue
+                live = read_event(wire.unpack(frames[2]))
+                first, came = order.gap(live), [live]
+                if first is not None:
+                    again = (await self.call("events.replay", principal=live.principal, first=first,
+                                             count=1024)).result
+                    came = [read_event(e) for e in again["events"] if e["seq"] < live.seq] + came
+                for event in came:
+                    if order.take(event):
+                        yield event
+        finally:
+            socket.close()
 
     async def tokenize(self, text: Union[str, bytes], special: bool = False) -> List[int]:
         data = text.encode() if isinstance(text, str) else text

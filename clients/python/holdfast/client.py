@@ -12,6 +12,7 @@ from . import tools as _tools
 from . import wire
 from .core import Call, Lost
 from .errors import Error, LinkError, make_error, read_error
+from .events import Events
 from .session import Content, SessionCalls, mean_logprob, scored
 from .types import Candidate, End, Note, Piece, ToolCall
 
@@ -330,6 +331,10 @@ class Client:
 
     def metrics(self) -> str:
         return self.call("metrics").result["text"]
+
+    def events(self, endpoint: Optional[str] = None) -> Events:
+        """What happens to sessions, as it happens; endpoint: else the daemon's with -events behind it."""
+        return Events(self, endpoint)
 
     def tokenize(self, text: Union[str, bytes], special: bool = False) -> List[int]:
         data = text.encode() if isinstance(text, str) else text

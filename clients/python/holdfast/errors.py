@@ -13,7 +13,7 @@ NAMES = {
     404: "context_full",
     500: "overloaded", 501: "no_pages", 502: "slow_consumer", 503: "deadline",
     504: "draining", 505: "audit_stalled", 506: "log_full",
-    600: "internal", 601: "integrity", 602: "restarted",
+    600: "internal", 601: "integrity", 602: "restarted", 603: "device",
     703: "in_use", 708: "timeout", 709: "closed",
 }
 

@@ -1,0 +1,82 @@
+/*
+ * What a session keeps while nothing of it runs: a short history lies densely among others', so that it
+ * does not hold pages of memory for itself; equal tools are one form.
+ */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#include "runtime/daemon.h"
+
+/* Together not more than half a page of memory. */
+enum { NEAR_BYTES = 2048, NEAR_MARKS = 20 };
+enum { NEAR_TOKENS = (NEAR_BYTES - NEAR_MARKS * (int)sizeof(struct turn_mark)) / 4 };
+_Static_assert(NEAR_TOKENS > 256, "a mark has grown: is it still worth it?");
+
+int session_rest_open(struct daemon *d)
+{
+	d->near = memory_reserve(d->options.sessions * NEAR_BYTES);
+	return d->near ? 0 : -ERR_MEMORY;
+}
+
+void session_rest_close(struct daemon *d)
+{
+	if (d->near)
+		memory_release(d->near, d->options.sessions * NEAR_BYTES);
+	d->near = NULL;
+}
+
+void session_rest(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	uint32_t *token = (uint32_t *)(void *)(d->near + (size_t)session * NEAR_BYTES);
+	struct turn_mark *mark = (struct turn_mark *)(void *)(token + NEAR_TOKENS);
+	if (!s->used || s->call != NONE || s->token != s->far_token || s->history > NEAR_TOKENS ||
+	    s->mark_count > NEAR_MARKS)
+		return;
+	memcpy(token, s->token, s->history * sizeof *token);
+	memcpy(mark, s->mark, s->mark_count * sizeof *mark);
+	session_far_release(d, s);
+	s->token = token;
+	s->mark = mark;
+}
+
+void session_wake(struct session *s)
+{
+	if (s->token == s->far_token)
+		return;
+	memcpy(s->far_token, s->token, s->history * sizeof *s->token);
+	memcpy(s->far_mark, s->mark, s->mark_count * sizeof *s->mark);
+	s->token = s->far_token;
+	s->mark = s->far_mark;
+}
+
+void session_far_release(struct daemon *d, struct session *s)
+{
+	madvise(s->far_token, d->limits.context_tokens * sizeof *s->far_token, MADV_DONTNEED);
+	madvise(s->far_mark, d->options.session_turns * sizeof *s->far_mark, MADV_DONTNEED);
+}
+
+static bool tools_same(const struct held_form *held, const struct wire_args *a)
+{
+	if (held->tool_count != a->tool_count)
+		return false;
+	for (uint32_t i = 0; i < a->tool_count; i++)
+		if (held->tool_length[i] != a->tools[i].length)
+			return false;
+	size_t at = 0;
+	for (uint32_t i = 0; i < a->tool_count; at += a->tools[i++].length)
+		if (memcmp(held->tools + at, a->tools[i].at, a->tools[i].length) != 0)
+			return false;
+	return true;
+}
+
+struct held_form *session_form_same(const struct daemon *d, const struct wire_args *a)
+{
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		const struct session *s = &d->sessions[i];
+		if (s->used && s->form && tools_same(s->form, a))
+			return s->form;
+	}
+	return NULL;
+}

@@ -1,0 +1,522 @@
+/*
+ * What the loop does in a second, without a model: small calls, DATA out, their latency at half of that
+ * load, what a token waits between the engine and its reader, and what those cost who only wait.
+ *
+ *	bench_wire MODEL [calls|data|half|latency|idle N|waiting N|soak N]
+ *
+ * Method: the daemon with a scripted engine runs in a thread; clients speak AR/1 over its ipc socket from
+ * others (idle: from another process). Besides the wall's time the loop's own processor time is taken,
+ * since on few cores clients and library take theirs from the same.
+ */
+#include <errno.h>
+#include <inttypes.h>
+#include <math.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zmq.h>
+
+#include "runtime/daemon.h"
+#include "tests/draw.h"
+#include "tests/memory.h"
+#include "tests/scripted_engine.h"
+
+enum { STREAMS = 32, SAMPLES_MAX = 4000000, DEPTH = 48, POSITIONS = 8192 };
+
+static struct {
+	char home[64], endpoint[96];
+	struct options options;
+	pthread_t thread;
+	clockid_t clock;
+	volatile bool runs;
+} at;
+static double *samples;
+static uint32_t sample_count;
+static double made[STREAMS][POSITIONS]; /* when the engine had sampled after that position */
+
+static void fail(const char *what)
+{
+	fprintf(stderr, "bench_wire: %s: %s\n", what, strerror(errno));
+	exit(1);
+}
+
+/* --- The daemon. --- */
+
+static void *daemon_main(void *arg)
+{
+	(void)arg;
+	pthread_getcpuclockid(pthread_self(), &at.clock);
+	at.runs = true;
+	daemon_run(&at.options);
+	return NULL;
+}
+
+static void daemon_start(const char *model, char **more, int more_count)
+{
+	char *argv[64] = {"holdfastd", "--model", (char *)model, "--listen", at.endpoint, "--log", "error",
+		"--template", "smollm2", "--strikes", "0", "--threads", "1"};
+	char state[96], cache[96];
+	int n = 13;
+	snprintf(at.home, sizeof at.home, "/dev/shm/hf-bench-XXXXXX");
+	if (!mkdtemp(at.home))
+		fail("a folder");
+	snprintf(at.endpoint, sizeof at.endpoint, "ipc://%s/rpc.sock", at.home);
+	snprintf(state, sizeof state, "%s/state", at.home);
+	snprintf(cache, sizeof cache, "%s/cache", at.home);
+	argv[n++] = "--state";
+	argv[n++] = state;
+	argv[n++] = "--cache";
+	argv[n++] = cache;
+	for (int i = 0; i < more_count; i++)
+		argv[n++] = more[i];
+	sigset_t set;
+	sigfillset(&set);
+	pthread_sigmask(SIG_BLOCK, &set, NULL);
+	if (options_read(n, argv, &at.options) != 0)
+		exit(1);
+	if (pthread_create(&at.thread, NULL, daemon_main, NULL) != 0)
+		fail("a thread");
+	for (int i = 0; i < 2000 && access(at.endpoint + 6, F_OK) != 0; i++)
+		usleep(5000);
+}
+
+static void daemon_stop(void)
+{
+	char command[128];
+	kill(getpid(), SIGTERM);
+	pthread_join(at.thread, NULL);
+	snprintf(command, sizeof command, "rm -rf '%s'", at.home);
+	if (system(command) != 0)
+		fail("the folder");
+}
+
+static double loop_cpu(void)
+{
+	struct timespec t;
+	clock_gettime(at.clock, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* --- A client. --- */
+
+static void *client_open(void *context)
+{
+	void *s = zmq_socket(context, ZMQ_DEALER);
+	const int zero = 0;
+	uint8_t head[WIRE_HEADER_BYTES], body[256];
+	struct wire_writer w;
+	const struct wire_hello m = {.client = {"bench", 5}};
+	const struct wire_header h = {.type = WIRE_HELLO};
+	if (!s || zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero) ||
+	    zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero) || zmq_connect(s, at.endpoint))
+		fail("a connection");
+	wire_writer_init(&w, body, sizeof body);
+	wire_write_hello(&w, &m);
+	wire_header_write(&h, head);
+	zmq_send(s, head, sizeof head, ZMQ_SNDMORE);
+	zmq_send(s, body, w.length, 0);
+	return s;
+}
+
+static void call_send(void *s, uint64_t channel, struct wire_call *m, const void *blob, size_t blob_length)
+{
+	static __thread uint8_t body[8192];
+	uint8_t head[WIRE_HEADER_BYTES];
+	struct wire_writer w;
+	const struct wire_header h = {.type = WIRE_CALL, .channel = channel, .flags = blob ? WIRE_FLAG_BLOB : 0};
+	wire_writer_init(&w, body, sizeof body);
+	if (wire_write_call(&w, m) != 0)
+		fail("a message");
+	wire_header_write(&h, head);
+	zmq_send(s, head, sizeof head, ZMQ_SNDMORE);
+	zmq_send(s, body, w.length, blob ? ZMQ_SNDMORE : 0);
+	if (blob)
+		zmq_send(s, blob, blob_length, 0);
+}
+
+/* The next message: its header, and its body's first bytes. False: none in time. */
+static bool take(void *s, struct wire_header *h, uint8_t *body, size_t room, size_t *length, int wait_ms)
+{
+	uint8_t head[WIRE_HEADER_BYTES];
+	int more = 1;
+	size_t size = sizeof more;
+	zmq_pollitem_t item = {.socket = s, .events = ZMQ_POLLIN};
+	if (zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0) {
+		if (wait_ms == 0 || zmq_poll(&item, 1, wait_ms) <= 0 ||
+		    zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0)
+			return false;
+	}
+	if (wire_header_read(head, sizeof head, h) != 0)
+		fail("a header");
+	*length = (size_t)zmq_recv(s, body, room, 0);
+	for (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size); more; zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size))
+		zmq_recv(s, NULL, 0, 0);
+	return true;
+}
+
+static void sample_add(double seconds)
+{
+	if (sample_count < SAMPLES_MAX)
+		samples[sample_count++] = seconds * 1e6;
+}
+
+static int smaller(const void *a, const void *b)
+{
+	const double x = *(const double *)a, y = *(const double *)b;
+	return (x > y) - (x < y);
+}
+
+static double percentile(double p)
+{
+	return sample_count ? samples[(uint32_t)(p * (sample_count - 1))] : NAN;
+}
+
+/* --- Small calls. --- */
+
+/* rate 0: as many as go. Returns calls a second. */
+static double calls_run(void *s, uint64_t *channel_at, double seconds, double rate, double *cpu_rate)
+{
+	static double sent[1 << 16];
+	static struct wire_call m;
+	uint8_t body[4096];
+	struct wire_header h;
+	size_t length;
+	uint64_t ended = 0, flying = 0, channel = *channel_at, began = channel;
+	const double start = now(), cpu = loop_cpu();
+	sample_count = 0;
+	for (double t = start; t < start + seconds || flying; t = now()) {
+		const double due = rate ? (t - start) * rate : 1e18;
+		while (t < start + seconds && flying < DEPTH && (double)(channel - began) < due) {
+			wire_call_init(&m, channel % 8 ? METHOD_HEALTH : METHOD_LEDGER_SHOW);
+			sent[++channel % (1 << 16)] = now();
+			call_send(s, channel, &m, NULL, 0);
+			flying++;
+		}
+		while (take(s, &h, body, sizeof body, &length, flying ? 1 : 0)) {
+			if (h.type == WIRE_REJECT)
+				fail("a refusal");
+			if (h.type != WIRE_END)
+				continue;
+			ended++;
+			flying--;
+			sample_add(now() - sent[h.channel % (1 << 16)]);
+			if (flying < DEPTH / 2 || rate)
+				break;
+		}
+	}
+	const double took = now() - start;
+	*cpu_rate = (double)ended / (loop_cpu() - cpu);
+	*channel_at = channel;
+	qsort(samples, sample_count, sizeof *samples, smaller);
+	return (double)ended / took;
+}
+
+static void calls(const char *model)
+{
+	double cpu;
+	daemon_start(model, (char *[]){"--kv-memory", "600000"}, 2);
+	void *context = zmq_ctx_new(), *s = client_open(context);
+	uint64_t channel = 0;
+	calls_run(s, &channel, 0.5, 0, &cpu);
+	const double most = calls_run(s, &channel, 4, 0, &cpu);
+	printf("small calls: %.0f a second, one client; %.0f a second of the loop's processor time\n", most, cpu);
+	const double half = calls_run(s, &channel, 4, most / 2, &cpu);
+	printf("  at half of that (%.0f): p50 %.0f us, p99 %.0f us\n", half, percentile(0.5), percentile(0.99));
+	zmq_close(s);
+	zmq_ctx_term(context);
+	daemon_stop();
+}
+
+/* --- Streams. --- */
+
+static void on_sample(uint32_t slot, uint32_t position)
+{
+	if (slot < STREAMS && position < POSITIONS)
+		made[slot][position] = now();
+}
+
+/* Sessions 0 .. STREAMS - 1, opened one after another, so that the engine's slots are known. */
+static void sessions_open_all(void *s, struct wire_id ids[STREAMS], uint64_t *channel)
+{
+	static struct wire_call m;
+	static struct wire_end end;
+	static uint8_t body[1 << 16];
+	struct wire_limits limits;
+	struct wire_header h;
+	size_t length;
+	wire_limits_default(&limits);
+	for (uint32_t i = 0; i < STREAMS;) {
+		wire_call_init(&m, METHOD_SESSION_OPEN);
+		m.a.template_name = (struct wire_str){"none", 4};
+		call_send(s, ++*channel, &m, NULL, 0);
+		while (take(s, &h, body, sizeof body, &length, 5000) && h.type != WIRE_END)
+			;
+		if (h.type != WIRE_END || wire_read_end(body, length, &limits, &end) != 0 || !end.has_sess)
+			fail("a session");
+		ids[i++] = end.sess;
+	}
+}
+
+/* Every stream's turn of `tokens`; again and again for so long. Returns DATA a second. */
+static double streams_run(void *s, const struct wire_id ids[STREAMS], uint64_t *channel_at, double seconds,
+			  uint32_t tokens, double *cpu_rate, double *tokens_rate)
+{
+	static struct wire_call m;
+	static struct wire_data data;
+	static uint8_t body[1 << 16];
+	struct wire_limits limits;
+	uint64_t channel = *channel_at, count = 0, got = 0, of[STREAMS], seen[STREAMS];
+	const uint32_t prompt[16] = {97};
+	size_t length;
+	struct wire_header h;
+	wire_limits_default(&limits);
+	sample_count = 0;
+	const double start = now(), cpu = loop_cpu();
+	uint32_t running = 0;
+	for (uint32_t i = 0; i < STREAMS; i++)
+		of[i] = 0;
+	for (;;) {
+		for (uint32_t i = 0; i < STREAMS; i++) {
+			if (of[i] || now() > start + seconds)
+				continue;
+			wire_call_init(&m, METHOD_SESSION_TURN);
+			m.has_sess = true;
+			m.sess = ids[i];
+			m.window = 1 << 20;
+			m.a.tokens_in_blob = true;
+			m.a.keep = 0;
+			m.a.sampling.max_tokens = tokens;
+			m.a.sampling.ignore_end = true;
+			seen[i] = 0;
+			of[i] = ++channel;
+			call_send(s, channel, &m, prompt, sizeof prompt);
+			running++;
+		}
+		if (!running)
+			break;
+		if (!take(s, &h, body, sizeof body, &length, 5000))
+			fail("nothing comes");
+		uint32_t i = 0;
+		while (i < STREAMS && of[i] != h.channel)
+			i++;
+		if (i == STREAMS)
+			continue;
+		if (h.type == WIRE_END) {
+			of[i] = 0;
+			running--;
+		} else if (h.type == WIRE_DATA && wire_read_data(body, length, &limits, &data) == 0) {
+			/* The last of its tokens is the one that was waited for. */
+			seen[i] += data.n_tokens;
+			got += data.n_tokens;
+			count++;
+			const uint64_t position = 15 + seen[i] - 1;
+			if (position < POSITIONS)
+				sample_add(now() - made[i][position]);
+		}
+	}
+	const double took = now() - start;
+	*cpu_rate = (double)count / (loop_cpu() - cpu);
+	*tokens_rate = (double)got / took;
+	*channel_at = channel;
+	qsort(samples, sample_count, sizeof *samples, smaller);
+	return (double)count / took;
+}
+
+static void streams(const char *model, const char *what, uint64_t step_us, uint32_t tokens, double seconds)
+{
+	double cpu, rate;
+	scripted.step_us = step_us;
+	scripted.on_sample = on_sample;
+	daemon_start(model, (char *[]){"--kv-memory", "40M", "--stream-bytes", "1M",
+		     "--audit-map-bytes", "1G"}, 6);
+	void *context = zmq_ctx_new(), *s = client_open(context);
+	struct wire_id ids[STREAMS];
+	uint64_t channel = 0;
+	sessions_open_all(s, ids, &channel);
+	const double most = streams_run(s, ids, &channel, seconds, tokens, &cpu, &rate);
+	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most,
+	       rate, cpu);
+	printf("  from the engine to the reader: p50 %.0f us, p99 %.0f us\n", percentile(0.5), percentile(0.99));
+	zmq_close(s);
+	zmq_ctx_term(context);
+	daemon_stop();
+}
+
+/* So many messages, in and out, of small calls and of streams in turn. Memory must not grow, and nothing be
+   left: every chunk ends with the last END. */
+static int soak(const char *model, uint64_t most)
+{
+	uint64_t messages = 0, channel = 0;
+	double cpu, rate, first = 0, last = 0;
+	struct wire_id ids[STREAMS];
+	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M",
+		     "--audit-map-bytes", "4G"}, 6);
+	void *context = zmq_ctx_new(), *s = client_open(context);
+	sessions_open_all(s, ids, &channel);
+	for (uint32_t chunk = 0; messages < most; chunk++) {
+		const uint64_t before = channel;
+		calls_run(s, &channel, 0.25, 0, &cpu);
+		messages += 3 * (channel - before);
+		const double data = streams_run(s, ids, &channel, 0.25, 60, &cpu, &rate);
+		messages += (uint64_t)(data * 0.25);
+		/* The audit log is a file in memory, and no growth of ours. */
+		last = anonymous_mib();
+		if (chunk == 2)
+			first = last;
+	}
+	zmq_close(s);
+	zmq_ctx_term(context);
+	daemon_stop();
+	printf("%" PRIu64 " messages: %.1f MiB after the third half second, %.1f MiB at the end\n", messages,
+	       first, last);
+	return first > 0 && last < first + 24 ? 0 : 1;
+}
+
+/* --- Those who wait. --- */
+
+static void idle(const char *model, uint32_t count)
+{
+	char peers[16];
+	int in[2];
+	snprintf(peers, sizeof peers, "%u", count + 16);
+	daemon_start(model, (char *[]){"--kv-memory", "600000", "--peers", peers}, 4);
+	usleep(300000);
+	const double before = anonymous_mib();
+	if (pipe(in) != 0)
+		fail("a pipe");
+	const pid_t child = fork();
+	if (child == 0) {
+		struct rlimit limit;
+		getrlimit(RLIMIT_NOFILE, &limit);
+		limit.rlim_cur = limit.rlim_max;
+		setrlimit(RLIMIT_NOFILE, &limit);
+		void *context = zmq_ctx_new();
+		zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)count + 16);
+		uint8_t body[512];
+		struct wire_header h;
+		size_t length;
+		uint32_t welcome = 0;
+		for (uint32_t i = 0; i < count; i++)
+			welcome += take(client_open(context), &h, body, sizeof body, &length, 10000) &&
+				   h.type == WIRE_WELCOME;
+		if (write(in[1], &welcome, sizeof welcome) != sizeof welcome)
+			_exit(1);
+		pause();
+		_exit(0);
+	}
+	uint32_t welcome = 0;
+	if (read(in[0], &welcome, sizeof welcome) != sizeof welcome)
+		fail("the clients");
+	sleep(1);
+	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
+	sleep(5);
+	printf("%u connections that wait: %.1f KiB each with the library's buffers, %zu bytes each of ours; "
+	       "the loop takes %.2f %% of a core\n", welcome, grown * 1024 / welcome, sizeof(struct peer),
+	       (loop_cpu() - cpu) / (now() - start) * 100);
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+	daemon_stop();
+}
+
+static void waiting(const char *model, uint32_t count)
+{
+	static struct wire_call m;
+	static struct wire_end end;
+	static uint8_t body[1 << 16];
+	static const char tool[] = "{\"name\":\"ls\",\"parameters\":{\"type\":\"object\",\"properties\":{},"
+				   "\"required\":[]}}";
+	char sessions[16];
+	struct wire_limits limits;
+	struct wire_header h;
+	uint64_t channel = 0, history = 0;
+	uint32_t waits = 0;
+	size_t length;
+	wire_limits_default(&limits);
+	snprintf(sessions, sizeof sessions, "%u", count + 128);
+	daemon_start(model, (char *[]){"--kv-memory", "1G", "--sessions", sessions, "--audit-map-bytes", "4G"},
+		     6);
+	void *context = zmq_ctx_new(), *s = client_open(context);
+	double before = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		if (i == count / 2)
+			before = anonymous_mib(); /* what is made once is made, and its rings have been around */
+		wire_call_init(&m, METHOD_SESSION_OPEN);
+		m.a.tool_count = 1;
+		m.a.tools[0] = (struct wire_str){tool, sizeof tool - 1};
+		call_send(s, ++channel, &m, NULL, 0);
+		while (take(s, &h, body, sizeof body, &length, 10000) && h.type != WIRE_END)
+			;
+		if (wire_read_end(body, length, &limits, &end) != 0 || !end.has_sess)
+			break;
+		wire_call_init(&m, METHOD_SESSION_TURN);
+		m.has_sess = true;
+		m.sess = end.sess;
+		m.a.message_count = 1;
+		m.a.messages[0] = (struct wire_message){.role = WIRE_USER, .content = {"list the folder", 15}};
+		m.a.tool_choice = TOOL_REQUIRED;
+		call_send(s, ++channel, &m, NULL, 0);
+		while (take(s, &h, body, sizeof body, &length, 10000) && h.type != WIRE_END)
+			;
+		if (h.type == WIRE_END && wire_read_end(body, length, &limits, &end) == 0)
+			waits += end.status.length == 9 && memcmp(end.status.at, "tool_wait", 9) == 0;
+		history = end.usage.history ? end.usage.history : history;
+	}
+	sleep(1);
+	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
+	sleep(5);
+	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the loop "
+	       "takes %.2f %% of a core\n", waits, history, grown * 1024 / (count - count / 2),
+	       (loop_cpu() - cpu) / (now() - start) * 100);
+	zmq_close(s);
+	zmq_ctx_term(context);
+	daemon_stop();
+}
+
+/* Each in a process of its own: the daemon is one of a process. */
+static int apart(const char *model, const char *what, uint64_t count)
+{
+	int status = 1, code = 0;
+	fflush(stdout);
+	const pid_t child = fork();
+	if (child == 0) {
+		if (strcmp(what, "soak") == 0)
+			code = soak(model, count);
+		else if (strcmp(what, "calls") == 0)
+			calls(model);
+		else if (strcmp(what, "data") == 0)
+			streams(model, "DATA out, 32 streams, 267,000 tokens a second made", 120, 700, 4);
+		else if (strcmp(what, "half") == 0)
+			streams(model, "DATA at 100,000 a second", 320, 700, 4);
+		else if (strcmp(what, "latency") == 0)
+			streams(model, "32 streams, a step of 5 ms", 5000, 300, 5);
+		else if (strcmp(what, "idle") == 0)
+			idle(model, (uint32_t)count);
+		else
+			waiting(model, (uint32_t)count);
+		fflush(stdout);
+		_exit(code);
+	}
+	waitpid(child, &status, 0);
+	return status == 0 ? 0 : 1;
+}
+
+int main(int argc, char **argv)
+{
+	static const char *const all[] = {"calls", "data", "half", "latency", "idle", "waiting"};
+	if (argc < 2) {
+		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1], all[2],
+			all[3], all[4], all[5]);
+		return 2;
+	}
+	samples = malloc(SAMPLES_MAX * sizeof *samples);
+	const uint64_t count = argc > 3 ? strtoull(argv[3], NULL, 10) : 10000;
+	int code = argc > 2 && strcmp(argv[2], "soak") == 0 ? apart(argv[1], "soak", count) : 0;
+	for (size_t i = 0; i < sizeof all / sizeof all[0]; i++)
+		if (argc < 3 || strcmp(argv[2], all[i]) == 0)
+			code |= apart(argv[1], all[i], count);
+	return code;
+}

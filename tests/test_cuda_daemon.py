@@ -1,0 +1,97 @@
+"""The daemon on a GPU, emulated. Goal: it serves; a GPU that is lost in a turn ends it with a code, is on record and
+takes the daemon down in order, after which the sessions are there; what is not there, or too old, or too small, is
+refused in one line, and the CPU is served all the same. Method: holdfastd linked with the emulated GPU."""
+import json
+import os
+import subprocess
+import sys
+import tempfile
+
+import ar1
+
+FOLDER = tempfile.mkdtemp(prefix="hf-emulated-")
+REAL = ar1.BUILD
+os.symlink(os.path.abspath(f"{REAL}/tests/emulated_daemon"), f"{FOLDER}/holdfastd")
+os.symlink(os.path.abspath(f"{REAL}/tests"), f"{FOLDER}/tests")
+ar1.BUILD = FOLDER
+
+from ar1 import Daemon, Tap, Wire  # noqa: E402
+from daemon_rig import MODEL, left_clean, unsanitary, words  # noqa: E402
+
+tap = Tap()
+GIVEN = words(20)
+# Fibers are slow: a small step, a few tokens.
+SMALL = ("--template", "smollm2", "--kv-memory", "300000", "--chunk", "16", "--batch-rows", "32", "--turns", "2",
+         "--context", "256")
+
+
+def start(*options, home=None):
+    return Daemon(MODEL, *SMALL, "--device", "cuda", *options, home=home)
+
+
+def serves():
+    daemon = start()
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    first = wire.turn(session, GIVEN, max_tokens=4, ignore_end=True, temperature=0)
+    second = wire.turn(session, words(3), keep=first.usage["history"], max_tokens=3, ignore_end=True, temperature=0)
+    assert len(first.ids) == 4 and second.usage["resident"] > 0, second.usage
+    assert "sm_90" in daemon.words(), daemon.words()
+    left_clean(daemon)
+
+
+def lost():
+    gone = f"{FOLDER}/lost"
+    os.environ["HOLDFAST_EMULATE_LOSE"] = gone
+    daemon = start()
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    wire.turn(session, GIVEN, max_tokens=3, ignore_end=True)
+    second = wire.open()
+    open(gone, "w").close()
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 200, "ignore_end": True}, ar1.pack(GIVEN),
+                         sess=second)
+    while True:
+        type, at, _, body, _ = wire.receive()
+        if at == channel and type == ar1.END:
+            break
+    assert body["status"] == "error" and body["err"]["n"] == "device", body
+    assert daemon.process.wait(20 * ar1.SLOW) == 1
+    assert "the device is lost" in daemon.words(), daemon.words()
+    unsanitary(daemon.words())
+    done = subprocess.run([f"{REAL}/holdfastd", "audit", "incidents", "--state", f"{daemon.home}/state", "--json"],
+                          stdout=subprocess.PIPE, text=True, check=True)
+    found = [json.loads(line) for line in done.stdout.splitlines() if '"incident"' in line]
+    assert len(found) == 1 and found[0]["reason"] == "device" and found[0]["value"] == [1, 1], found
+    del os.environ["HOLDFAST_EMULATE_LOSE"]
+    again = start(home=daemon.home)
+    assert len(Wire(again.endpoint).ok("session.list")["r"]) == 2
+    left_clean(again)
+
+
+def refusals():
+    one = str(1 << 30)
+    for machine, options, line in (
+            (f"1,0,9,{one}", (), "no CUDA driver is here"),
+            (f"1,11080,9,{one}", (), "the driver is for CUDA 11.8; this build needs one for CUDA 13.0"),
+            (f"0,13000,9,{one}", (), "no CUDA device is found"),
+            (f"1,13000,7,{one}", (), "compute capability 7.0; 8.0 or later is needed"),
+            (f"2,13000,9,{one}", ("--device", "cuda:2"), "there is no CUDA device 2; this machine has 2"),
+            ("1,13000,9,100000", (), "not enough memory: weights")):
+        done = subprocess.run([f"{FOLDER}/holdfastd", "--model", MODEL, *SMALL, "--device", "cuda", *options, "--listen",
+                               f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/state"], stderr=subprocess.PIPE, text=True,
+                              env={**os.environ, "HOLDFAST_EMULATE_MACHINE": machine}, timeout=60, check=False)
+        lines = done.stderr.splitlines()
+        assert done.returncode == 1 and len(lines) == 1 and line in lines[0], (machine, done.returncode, done.stderr)
+    os.environ["HOLDFAST_EMULATE_MACHINE"] = f"0,0,9,{one}"
+    daemon = Daemon(MODEL, *SMALL, "--device", "cpu")
+    wire = Wire(daemon.endpoint)
+    assert wire.turn(wire.open(), GIVEN, max_tokens=2, ignore_end=True).ids
+    left_clean(daemon)
+    del os.environ["HOLDFAST_EMULATE_MACHINE"]
+
+
+tap.run("a session on an emulated GPU", serves)
+tap.run("a GPU that is lost in a turn", lost)
+tap.run("what is not there is refused in one line", refusals)
+sys.exit(tap.done())
