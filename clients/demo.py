@@ -164,7 +164,8 @@ look = Look()
 
 def daemon_start(path, model, folder):
     endpoint = f"ipc://{folder}/rpc.sock"
-    command = [path, "--model", model, "--listen", endpoint, "--state", f"{folder}/state", "--kv-memory", "512M"]
+    command = [path, "--model", model, "--listen", endpoint, "--state", f"{folder}/state", "--kv-memory", "512M",
+               "--share", "no"]  # or the turn from nothing would find the pages of the other session
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     deadline = time.time() + START_SECONDS
     while time.time() < deadline and process.poll() is None:

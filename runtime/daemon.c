@@ -163,6 +163,7 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p, uint64_t sum)
 {
 	struct forward_needs needs;
+	char reason[MODEL_REASON_MAX];
 	if (d->options.prefill <= PREFILL_INT8)
 		return 0;
 	d->options.prefill = PREFILL_SAME;
@@ -170,7 +171,7 @@ static int prefill_choose(struct daemon *d, struct forward_options *f, struct pl
 	    (f->isa == ISA_AUTO ? ops_isa_best() : f->isa) < ISA_AVX512)
 		return 0;
 	f->prefill = PREFILL_INT8;
-	TRY(forward_needs(d->model, f, &needs));
+	TRY(forward_needs(d->model, f, &needs, reason));
 	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
 	if (p->available && sum + more > p->available)
 		return 0;

@@ -224,7 +224,7 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 				  forward->plan.page_tokens};
 	const uint32_t windows = forward->plan.group[1].layers;
 	/* Named only where it is not the file's, so that pages that were kept before stay good. */
-	const uint32_t given[] = {UINT32_MAX, forward->plan.prefill};
+	const uint32_t given[] = {UINT32_MAX - 1, forward->plan.prefill};
 	crypto_generichash_state state;
 	crypto_generichash_init(&state, NULL, 0, sizeof forward->plan_hash);
 	crypto_generichash_update(&state, (const uint8_t *)facts, sizeof facts);

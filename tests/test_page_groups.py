@@ -13,7 +13,8 @@ GEMMA = os.path.join(FOLDER, "gemma.gguf")
 subprocess.run([f"{BUILD}/tests/make_tiny", GEMMA, "7", "gemma3"], check=True)
 REAL = os.path.join(os.environ.get("HOLDFAST_MODELS", ""), "gemma3-270m.gguf")
 # A window of 40: 40 + 16 tokens stay, in at most 5 pages; two layers of three have it.
-OPTIONS = ["--template", "smollm2", "--chunk", "64", "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1"]
+OPTIONS = ["--template", "smollm2", "--chunk", "64", "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1",
+           "--share", "no"]  # or a history computed anew would not be
 PAGES_AT_REST = 5
 
 

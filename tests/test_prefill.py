@@ -6,7 +6,7 @@ from daemon_rig import MODEL, Daemon, balanced, finish, same, words
 
 def start(*options):
     return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
-                  "--strikes", "0", *options)
+                  "--strikes", "0", "--share", "no", *options)  # or a history computed anew would not be
 
 
 def talk(wire, session):

@@ -71,7 +71,7 @@ def main():
     sys.path[:0] = [str(here.parent), str(here.parent.parent / "clients" / "python")]
     from ar1 import Daemon
     from holdfast import Client
-    daemon = Daemon(args.model, "--context", str(args.context), "--kv-memory", "1G", *(["--template", args.template] if args.template else []))
+    daemon = Daemon(args.model, "--context", str(args.context), "--kv-memory", "1G", "--share", "no", *(["--template", args.template] if args.template else []))
     files = sorted(args.folder.glob("*.json"))
     good = bool(files)
     print(f"{'transcript':20} {'turns':>6} {'history':>8} {'of prompts':>11} {'found':>9} {'could be':>9}")

@@ -31,7 +31,7 @@ from players import side_by_side  # noqa: E402
 
 rng = random.Random(1)
 OPTIONS = ("--kv-memory", args.kv_memory, "--disk-bytes", args.disk_bytes, "--sessions", str(args.sessions + args.heads + 64),
-           "--stop-ms", "300000")
+           "--stop-ms", "300000", "--share", "no")
 SAMPLE = 20
 
 

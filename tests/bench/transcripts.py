@@ -103,7 +103,8 @@ def play(wire, players, width):
 
 
 def start(*options):
-    return ar1.Daemon(args.model, "--context", str(args.context), "--sessions", str(args.sessions + 8), *options)
+    return ar1.Daemon(args.model, "--context", str(args.context), "--sessions", str(args.sessions + 8),
+                      "--share", "no", *options)  # some play one text: they are to be contexts of their own
 
 
 def quantile(values, q):
