@@ -140,8 +140,8 @@ static uint64_t effects_fold(uint64_t hash, const struct effects *out)
 	return hash;
 }
 
-static void trace_add(struct sim_trace *t, const struct model *m, const struct event *e, const struct chain_key *keys,
-		      const struct batch_result *results)
+static void trace_add(struct sim_trace *t, const struct model *m, const struct event *e,
+		      const struct chain_key *keys, const struct batch_result *results)
 {
 	uint32_t key_count = e->kind == EVENT_TURN ? e->as.turn.chain_count : 0;
 	if (t->key_count + key_count > t->key_capacity) {
