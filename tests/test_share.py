@@ -211,7 +211,7 @@ def quotas(wire):
     at, red = Wire(own.endpoint), Wire(DOOR.replace("red", "red2"))
     sessions = [at.open() for _ in range(3)]
     end = at.call("session.open", {"template": "none"}).end
-    assert end["err"]["n"] == "overloaded" and end["err"]["lim"] == 3, end
+    assert end["err"]["n"] == "overloaded" and end["err"]["limit"] == 3, end
     assert at.call("session.fork", sess=sessions[0]).end["err"]["n"] == "overloaded"
     long = {"tokens": True, "max_tokens": 900, "ignore_end": True}
     first = at.begin("session.turn", long, pack(words(20)), sess=sessions[0])
