@@ -203,8 +203,8 @@ int order_due(const struct sched *s, uint32_t turn)
 	return s->limits.wait_us_max == 0 || turn_due_us(s, turn_at(s, turn)) <= s->now_us;
 }
 
-/* When the first of those in the queue that are not due will be; or when the load is next looked at, if
-   a turn waits for that and no batch will bring a step. */
+/* When the first of those in the queue that are not due will be; or when the load is next looked at, if a
+   turn waits for that and no batch will bring a step. */
 uint64_t order_due_us(const struct sched *s)
 {
 	if (s->queue.count == 0 || s->limits.wait_us_max == 0 || s->draining)

@@ -61,9 +61,9 @@ static void weka(void)
 	EXPECT_EQ(t.has_starts, 0);
 	EXPECT_EQ(t.sessions[1].turn_first, 3);
 	/* Nothing was there before the first prompt, whatever it says; one token is always computed. */
-	expect_turn(&t, 0, (struct trace_turn){0, 9000, 100, 0, 7, TRACE_TOOL});
-	expect_turn(&t, 1, (struct trace_turn){9000, 10000, 300, 64, 8, TRACE_END});
-	expect_turn(&t, 2, (struct trace_turn){19000, 0, 301, 300, 0, TRACE_OTHER});
+	expect_turn(&t, 0, (struct trace_turn){0, 9000, 100, 0, 7, TRACE_TOOL, 0, 0});
+	expect_turn(&t, 1, (struct trace_turn){9000, 10000, 300, 64, 8, TRACE_END, 0, 0});
+	expect_turn(&t, 2, (struct trace_turn){19000, 0, 301, 300, 0, TRACE_OTHER, 0, 0});
 	trace_close(&t);
 }
 
@@ -75,10 +75,10 @@ static void swebench(void)
 			  "\"tool_ms\":100},{\"reply_ms\":700,\"prompt_tokens\":40,\"completion_tokens\":6,"
 			  "\"tool_ms\":2000},{\"reply_ms\":1000,\"prompt_tokens\":20,"
 			  "\"completion_tokens\":1,\"tool_ms\":null}]}", &t) == 0);
-	expect_turn(&t, 0, (struct trace_turn){0, 100, 10, 0, 5, TRACE_TOOL});
+	expect_turn(&t, 0, (struct trace_turn){0, 100, 10, 0, 5, TRACE_TOOL, 0, 0});
 	/* A tool cannot return after the reply to its result. */
-	expect_turn(&t, 1, (struct trace_turn){100, 300, 40, 15, 6, TRACE_TOOL});
-	expect_turn(&t, 2, (struct trace_turn){1000, 0, 20, 19, 1, TRACE_TOOL});
+	expect_turn(&t, 1, (struct trace_turn){100, 300, 40, 15, 6, TRACE_TOOL, 0, 0});
+	expect_turn(&t, 2, (struct trace_turn){1000, 0, 20, 19, 1, TRACE_TOOL, 0, 0});
 	trace_close(&t);
 }
 
@@ -96,17 +96,17 @@ static void mooncake(void)
 	EXPECT_EQ(t.has_starts, 1);
 	EXPECT_EQ(t.sessions[0].turn_count, 3);
 	EXPECT_EQ(t.sessions[1].start_ms, 10);
-	expect_turn(&t, 0, (struct trace_turn){0, 60, 1300, 0, 20, TRACE_END});
-	expect_turn(&t, 1, (struct trace_turn){60, 20, 1900, 1024, 1, TRACE_END});
-	expect_turn(&t, 2, (struct trace_turn){80, 0, 2100, 1536, 1, TRACE_END});
-	expect_turn(&t, 3, (struct trace_turn){0, 0, 1200, 0, 30, TRACE_END});
+	expect_turn(&t, 0, (struct trace_turn){0, 60, 1300, 0, 20, TRACE_END, 0, 0});
+	expect_turn(&t, 1, (struct trace_turn){60, 20, 1900, 1024, 1, TRACE_END, 0, 0});
+	expect_turn(&t, 2, (struct trace_turn){80, 0, 2100, 1536, 1, TRACE_END, 0, 0});
+	expect_turn(&t, 3, (struct trace_turn){0, 0, 1200, 0, 30, TRACE_END, 0, 0});
 	trace_close(&t);
 }
 
 static void holdfast(void)
 {
-	const struct trace_turn turns[] = {{0, 0, 50, 0, 9, TRACE_TOOL}, {0, 0, 80, 59, 3, TRACE_END},
-					   {0, 0, 30, 0, 2, TRACE_OTHER}};
+	const struct trace_turn turns[] = {{0, 0, 50, 0, 9, TRACE_TOOL, 0, 0}, {0, 0, 80, 59, 3, TRACE_END, 0, 0},
+					   {0, 0, 30, 0, 2, TRACE_OTHER, 0, 0}};
 	struct trace t;
 	FILE *file = fopen(path, "wb");
 	REQUIRE(file != NULL);
@@ -118,9 +118,9 @@ static void holdfast(void)
 	EXPECT_EQ(t.session_count, 2);
 	EXPECT_EQ(t.has_starts, 1);
 	EXPECT_EQ(t.sessions[1].start_ms, 200);
-	expect_turn(&t, 0, (struct trace_turn){0, 600, 50, 0, 9, TRACE_TOOL});
-	expect_turn(&t, 1, (struct trace_turn){1000, 0, 80, 59, 3, TRACE_END});
-	expect_turn(&t, 2, (struct trace_turn){0, 0, 30, 0, 2, TRACE_OTHER});
+	expect_turn(&t, 0, (struct trace_turn){0, 600, 50, 0, 9, TRACE_TOOL, 0, 0});
+	expect_turn(&t, 1, (struct trace_turn){1000, 0, 80, 59, 3, TRACE_END, 0, 0});
+	expect_turn(&t, 2, (struct trace_turn){0, 0, 30, 0, 2, TRACE_OTHER, 0, 0});
 	trace_close(&t);
 }
 
