@@ -50,6 +50,10 @@ const char *weight_type_name(uint32_t type);
 enum kv_kind { KV_FP8, KV_INT8, KV_BF16, KV_F32 };
 /* Precision of the activations that enter a matmul. AUTO: what is fast on the path. */
 enum act_kind { ACT_AUTO, ACT_F32, ACT_BF16, ACT_I8_BLOCK, ACT_I8_ROW };
+/* What the rows of given tokens (ops_row.phase 0) multiply with, in the layers' matmuls. INT8: a second
+   copy of the weights in 8 bits with a scale a row, and activations in 8 bits with a scale a row; a
+   row of a sampled token, and the head, take the file's weights. */
+enum prefill_kind { PREFILL_SAME, PREFILL_INT8 };
 enum isa { ISA_AUTO, ISA_SCALAR, ISA_AVX2, ISA_AVX512 };
 enum gate_kind { GATE_SILU, GATE_GELU };
 enum rope_kind { ROPE_ADJACENT, ROPE_HALVES }; /* pairs (2i, 2i+1), or (i, i + head/2) */
@@ -72,6 +76,7 @@ struct device_plan {
 	uint32_t extra_bytes_max; /* of one batch's masks, counts and biases */
 	enum kv_kind kv;
 	enum act_kind act;
+	enum prefill_kind prefill; /* -ERR_UNSUPPORTED from a device that has no such copy */
 	enum isa isa;
 	uint32_t threads; /* 0: all cores */
 	uint32_t gpu;     /* which one, of several; the CPU has no use for it */
@@ -91,6 +96,7 @@ struct weight; /* opaque, packed by its device; freed with it or by weight_free 
 enum weight_use {
 	WEIGHT_VECTOR, /* norm weights, biases, smoothing: rows 1, type F32, F16 or BF16 */
 	WEIGHT_MATMUL,
+	WEIGHT_PHASED, /* a layer's matmul: rows of both phases enter it */
 	WEIGHT_LOOKUP, /* rows are looked up */
 	WEIGHT_BOTH    /* a tied embedding */
 };

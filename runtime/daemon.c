@@ -83,6 +83,7 @@ static void forward_options_fill(const struct daemon *d, struct forward_options 
 	forward_options_default(f);
 	f->kv = (enum kv_kind)o->kv;
 	f->act = (enum act_kind)o->act;
+	f->prefill = o->prefill == PREFILL_INT8 ? PREFILL_INT8 : PREFILL_SAME;
 	f->isa = (enum isa)o->isa;
 	f->device = o->device;
 	f->integrity = (enum integrity)o->integrity;
@@ -152,6 +153,27 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 		log_say(LOG_NOTICE, "--disk-bytes is of no use to a model with windows, unless with --windows keep");
 }
 
+/* --prefill-weights auto: the copy of 8 bits, if there is room for it and it is faster here. */
+static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p, uint64_t sum)
+{
+	struct forward_needs needs;
+	if (d->options.prefill <= PREFILL_INT8)
+		return 0;
+	d->options.prefill = PREFILL_SAME;
+	if ((f->device && strcmp(f->device, "cpu") != 0) ||
+	    (f->isa == ISA_AUTO ? ops_isa_best() : f->isa) < ISA_AVX512)
+		return 0;
+	f->prefill = PREFILL_INT8;
+	TRY(forward_needs(d->model, f, &needs));
+	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
+	if (p->available && sum + more > p->available)
+		return 0;
+	d->options.prefill = PREFILL_INT8;
+	d->limits.weights_bytes += more;
+	p->needs.weights_bytes += more;
+	return 0;
+}
+
 /* Sizes the slab and finds out whether all of it fits. */
 static int plan_make(struct daemon *d, struct plan *p)
 {
@@ -200,7 +222,7 @@ static int plan_make(struct daemon *d, struct plan *p)
 			mib(p->available));
 		return -ERR_MEMORY;
 	}
-	return 0;
+	return prefill_choose(d, &f, p, sum);
 }
 
 static void plan_print(const struct daemon *d, const struct plan *p)

@@ -131,7 +131,7 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		.pages_max = (uint32_t)pages_max,
 		.context = context,
 		.extra_bytes_max = (uint32_t)extra_bytes,
-		.kv = options->kv, .act = options->act, .isa = options->isa,
+		.kv = options->kv, .act = options->act, .prefill = options->prefill, .isa = options->isa,
 		.threads = options->threads,
 		.rank = 0, .ranks = 1,
 	};
@@ -172,11 +172,15 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 				  forward->ops->device_act(forward->device),
 				  forward->plan.page_tokens};
 	const uint32_t windows = forward->plan.group[1].layers;
+	/* Named only where it is not the file's, so that pages that were kept before stay good. */
+	const uint32_t given[] = {UINT32_MAX, forward->plan.prefill};
 	crypto_generichash_state state;
 	crypto_generichash_init(&state, NULL, 0, sizeof forward->plan_hash);
 	crypto_generichash_update(&state, (const uint8_t *)facts, sizeof facts);
 	if (windows)
 		crypto_generichash_update(&state, (const uint8_t *)&windows, sizeof windows);
+	if (forward->plan.prefill != PREFILL_SAME)
+		crypto_generichash_update(&state, (const uint8_t *)given, sizeof given);
 	if (smooth)
 		crypto_generichash_update(&state, (const uint8_t *)smooth, count * sizeof *smooth);
 	crypto_generichash_final(&state, forward->plan_hash, sizeof forward->plan_hash);
@@ -239,6 +243,10 @@ int forward_open(const struct model *model, const struct forward_options *option
 	if (err == 0 && options->isa != ISA_AUTO && !ops_isa_runs(options->isa)) {
 		snprintf(reason, MODEL_REASON_MAX, "this machine does not run %s",
 			 ops_isa_name(options->isa));
+		err = -ERR_UNSUPPORTED;
+	}
+	if (err == 0 && options->prefill != PREFILL_SAME && f->ops != ops_cpu()) {
+		snprintf(reason, MODEL_REASON_MAX, "only the CPU has a copy of the weights for given tokens");
 		err = -ERR_UNSUPPORTED;
 	}
 	if (err == 0)

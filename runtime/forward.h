@@ -16,6 +16,7 @@ enum integrity { INTEGRITY_OFF, INTEGRITY_CHECK, INTEGRITY_ABORT };
 struct forward_options {
 	enum kv_kind kv;
 	enum act_kind act;
+	enum prefill_kind prefill;
 	enum isa isa;
 	const char *device; /* "cpu" (or NULL), or "cuda" or "cuda:N" */
 	enum integrity integrity;
@@ -63,7 +64,8 @@ const struct ops *forward_ops(const struct forward *forward);
 struct device *forward_device(struct forward *forward);
 const struct device_plan *forward_plan(const struct forward *forward);
 uint64_t forward_weights_bytes(const struct forward *forward);
-/* Identity of the precision plan: KV kind, activations, page layout, smoothing: 16 bytes. */
+/* Identity of the precision plan: KV kind, activations, the weights of given tokens, page layout,
+   smoothing: 16 bytes. */
 void forward_plan_hash(const struct forward *forward, uint8_t out[16]);
 
 /* Computes one block: tag check, embedding, layers, head on the sampled rows, sampling. sampled has

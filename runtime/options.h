@@ -23,6 +23,7 @@ struct options {
 	bool check, json;
 	char device[16];
 	uint64_t kv, isa, act, integrity, log, forced; /* values of their enums */
+	uint64_t prefill; /* enum prefill_kind, or one more: whichever fits */
 	uint64_t kv_memory;      /* bytes; 0: a quarter of the memory that is available */
 	uint64_t host_memory;    /* bytes of the host slab; 0: none */
 	uint64_t windows;        /* 0 trim, 1 keep: pages of layers with a window */

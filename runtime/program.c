@@ -24,6 +24,8 @@ void program_flags(struct program_options *options, struct flag *flags)
 		 "instruction set"},
 		{"act", FLAG_CHOICE, &options->act, 0, 0, "auto|f32|bf16|i8|i8-row",
 		 "precision of what enters a matmul"},
+		{"prefill-weights", FLAG_CHOICE, &options->prefill, 0, 0, "same|int8",
+		 "weights of given tokens: the file's, or a copy of 8 bits a row"},
 		{"threads", FLAG_U32, &options->threads, 0, 256, NULL, "threads; 0: all cores"},
 		{"chunk", FLAG_U32, &options->chunk, 1, PROGRAM_CHUNK_MAX, NULL,
 		 "tokens of one step"},
@@ -58,6 +60,7 @@ void program_forward_options(const struct program_options *options, struct forwa
 	out->isa = (enum isa)options->isa;
 	out->device = options->device;
 	out->act = (enum act_kind)options->act;
+	out->prefill = (enum prefill_kind)options->prefill;
 	out->threads = options->threads;
 	out->page_tokens = options->page_tokens;
 	out->rows_max = options->chunk;
@@ -199,7 +202,7 @@ uint32_t run_put(struct run *run, const struct run_sequence *sequence, const uin
 		batch_page(run->builder, 0, sequence->page_first + i, sequence->tag_first + i);
 	uint32_t row_first = 0;
 	for (uint32_t i = 0; i < count; i++) {
-		const uint32_t row = batch_row(run->builder, tokens[i], position + i, 0);
+		const uint32_t row = batch_row(run->builder, tokens[i], position + i, run->phase);
 		if (i == 0)
 			row_first = row;
 	}

@@ -31,12 +31,12 @@ int bench_rates(const char *name, const char *path, struct bench_rates *out);
 
 /* The common options, as flags store them. */
 struct program_options {
-	int kv, isa, act;
+	int kv, isa, act, prefill;
 	const char *device;
 	uint32_t threads, chunk, page_tokens;
 	bool help;
 };
-enum { PROGRAM_FLAGS = 8, PROGRAM_CHUNK_MAX = 4096 };
+enum { PROGRAM_FLAGS = 9, PROGRAM_CHUNK_MAX = 4096 };
 /* Sets the defaults and writes the table's first PROGRAM_FLAGS entries. */
 void program_flags(struct program_options *options, struct flag *flags);
 /* Reads the arguments: the model's path and what the flags say. -1: go on; else the exit code. */
@@ -64,6 +64,7 @@ struct run {
 	struct batch_builder *builder;
 	struct ops_sampled *sampled;
 	struct ops_fault *faults;
+	uint32_t phase; /* of the rows that are put: 0 given tokens, 1 sampled ones */
 };
 /* Says on stderr what is wrong, and returns non-zero, if it cannot be opened. */
 int run_open(const char *name, const struct model *model, const struct forward_options *options,

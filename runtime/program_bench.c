@@ -63,6 +63,7 @@ static struct run_sequence bench_sequence(const struct bench *b, uint32_t index)
 static int bench_prefill(struct bench *b, uint32_t position)
 {
 	const struct run_sequence s = bench_sequence(b, 0);
+	b->run.phase = 0;
 	for (uint32_t at = 0; at < BENCH_PREFILL; at += b->options.chunk) {
 		const uint32_t left = BENCH_PREFILL - at;
 		const uint32_t count = left < b->options.chunk ? left : b->options.chunk;
@@ -93,6 +94,7 @@ static int bench_fill(struct bench *b)
 static int bench_decode(struct bench *b, uint32_t batch, uint32_t position)
 {
 	batch_begin(b->run.builder);
+	b->run.phase = 1;
 	for (uint32_t i = 0; i < batch; i++) {
 		const struct run_sequence s = bench_sequence(b, i);
 		const uint32_t token = b->tokens[(i + position) % BENCH_PREFILL];

@@ -133,6 +133,16 @@ static uint32_t entry_pages(struct daemon *d, const struct batch_entry *e, uint3
 	return units;
 }
 
+/* Whether the token at `at` was sampled, and so has the plan of sampled tokens, now and whenever it is
+   computed again: 1, or 0 for a given one. *turn: how many turns begin at or before it; positions are
+   asked for in ascending order. */
+static uint32_t phase_at(const struct session *s, uint32_t at, uint32_t *turn)
+{
+	while (*turn < s->mark_count && s->mark[*turn].start <= at)
+		++*turn;
+	return *turn > 0 && at >= s->mark[*turn - 1].output;
+}
+
 /* One entry of the scheduler's batch becomes a sequence with its pages and rows. */
 static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 {
@@ -153,9 +163,11 @@ static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 	for (uint32_t g = 0, at = 0; g < d->limits.group_count; g++)
 		for (uint32_t p = sched_page_first(d->sched, e->session, g); p < pages; p++, at++)
 			batch_page(b, g, d->refs[at].page, d->refs[at].tag);
-	uint32_t row = 0;
+	uint32_t row = 0, turn = s->mark_count;
+	while (turn > 0 && s->mark[turn - 1].start > e->position_first)
+		turn--;
 	for (uint32_t at = e->position_first; at < last; at++)
-		row = batch_row(b, s->token[at], at, at >= d->calls[d->entry_call[i]].prompt ? 1 : 0);
+		row = batch_row(b, s->token[at], at, phase_at(s, at, &turn));
 	if (e->sample)
 		turn_sample(d, d->entry_call[i], b, batch_sample(b, row));
 }

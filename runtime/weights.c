@@ -208,13 +208,15 @@ void weights_work(const struct model *model, const struct ops *ops, const struct
 		const struct tensor *tensor = model_tensor(model, wanted.name);
 		if (!wanted.used || !tensor || wanted.use == WEIGHT_LOOKUP)
 			continue;
-		out->bytes += ops->weight_needs(plan, tensor->type, wanted.use, tensor->rows,
-						tensor->columns);
+		/* What a token that was sampled reads: not the copy for given ones. */
+		out->bytes += ops->weight_needs(plan, tensor->type,
+						wanted.use == WEIGHT_PHASED ? WEIGHT_MATMUL : wanted.use,
+						tensor->rows, tensor->columns);
 		const uint64_t macs = (uint64_t)tensor->rows * tensor->columns;
 		/* The head, or the embedding that is tied to it. */
 		if (i < WANTED_LAYERS && (wanted.use == WEIGHT_MATMUL || wanted.use == WEIGHT_BOTH))
 			out->head_macs += macs;
-		else if (wanted.use == WEIGHT_MATMUL)
+		else if (wanted.use == WEIGHT_PHASED)
 			out->layer_macs += macs;
 	}
 }

@@ -137,7 +137,7 @@ struct device_plan fixture_plan(void)
 static struct fixture_weight matrix(struct fixture *f, uint64_t *state, uint32_t rows,
 				    uint32_t columns)
 {
-	return weight_open(f, state, f->options.matmul_type, WEIGHT_MATMUL, rows, columns,
+	return weight_open(f, state, f->options.matmul_type, WEIGHT_PHASED, rows, columns,
 			   1.0f / sqrtf((float)columns), 0);
 }
 
@@ -286,7 +286,8 @@ static void sequence_fill(const struct fixture *f, uint8_t *base, uint32_t index
 	s->row_count = from->count;
 	for (uint32_t i = 0; i < from->count; i++)
 		rows[(*row)++] = (struct ops_row){from->tokens[from->first + i],
-						  from->first + i, index, 0};
+						  from->first + i, index,
+						  (from->first + i) / 5 % 2};
 	for (uint32_t g = 0; g < f->plan.group_count; g++) {
 		s->page_first[g] = *page;
 		s->page_count[g] = pages_of(f, from);

@@ -274,7 +274,9 @@ static void same_bits(void)
 	};
 	enum { COUNT = 530, LAST = 6 };
 	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
-		for (int kv = KV_FP8; kv <= KV_F32; kv++) {
+		for (int turn = KV_FP8; turn <= KV_F32 + 1; turn++) {
+			/* The last: given tokens with weights of their own. */
+			const int given = turn > KV_F32, kv = given ? KV_FP8 : turn;
 			struct device_plan p = narrow_plan();
 			const struct fixture_options o = {.matmul_type = kv % 2 ? TYPE_Q4_1
 										: TYPE_Q8_0,
@@ -287,12 +289,22 @@ static void same_bits(void)
 			p.isa = isa;
 			p.act = kv == KV_BF16 ? ACT_F32 : ACT_I8_BLOCK;
 			p.group[0].page_count = 128;
+			if (given) {
+				p.prefill = PREFILL_INT8;
+				p.width = 64;
+			}
 			text_make(5, p.vocab);
 			route_run(p, &o, &routes[0], COUNT, LAST, want);
 			for (size_t i = 1; i < sizeof routes / sizeof routes[0]; i++) {
 				route_run(p, &o, &routes[i], COUNT, LAST, got);
 				if (!EXPECT(memcmp(want, got, sizeof want) == 0))
-					printf("# isa %d kv %d route %zu\n", isa, kv, i);
+					printf("# isa %d kv %d given %d route %zu\n", isa, kv, given, i);
+			}
+			/* The copy is not the file's weights. */
+			if (given) {
+				p.prefill = PREFILL_SAME;
+				route_run(p, &o, &routes[0], COUNT, LAST, got);
+				EXPECT(memcmp(want, got, sizeof want) != 0);
 			}
 		}
 }

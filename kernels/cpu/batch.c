@@ -192,6 +192,24 @@ static void tiles_cut(struct device *d)
 	}
 }
 
+static uint32_t is_given(const struct device *d, uint32_t row)
+{
+	return d->plan.prefill != PREFILL_SAME && d->rows[row].phase == 0;
+}
+
+/* Rows of one phase that follow each other, SPAN_ROWS at most. */
+static void spans_cut(struct device *d)
+{
+	d->span_count = 0;
+	for (uint32_t at = 0, n; at < d->row_count; at += n) {
+		const uint32_t given = is_given(d, at);
+		for (n = 1; n < SPAN_ROWS && at + n < d->row_count; n++)
+			if (is_given(d, at + n) != given)
+				break;
+		d->spans[d->span_count++] = (struct span){at, n, given};
+	}
+}
+
 static void faults_clear(struct device *d)
 {
 	for (uint32_t i = 0; i < d->sequence_count; i++)
@@ -247,6 +265,7 @@ int cpu_batch(struct device *d, const struct ops_batch *block)
 	d->sample_count = b->sample_count;
 	d->rope_count = 0;
 	tiles_cut(d);
+	spans_cut(d);
 	faults_clear(d);
 	return 0;
 }

@@ -20,6 +20,8 @@
  *      dequantised activation da*q and the dequantised weight.
  *  activation block: da = max|x|/127, q = round to nearest even of x * (1/da), s = da * (float)(sum
  *      of q). Where da is 0 or so small that 1/da is not finite, da, s and every q are 0.
+ *  i8 row (EXACT): PACK_I8 with ACT_I8_ROW: (d*da) * (float)dot, the dot over the whole row. An
+ *      activation row as a block, of all its columns; s is the sum of q, not multiplied.
  *  norm: r = 1 / sqrt(sum / (float)n + epsilon); out = (x * r) * w, each step rounded to f32.
  *  8-bit K and V: the scale bytes as below, from bits; FP8 takes x * 2^-e (exact), INT8 the quotient
  *      x / scale, rounded to nearest even and held within -127 .. 127.
@@ -57,9 +59,13 @@ enum { PACK_ROWS = 16, ACT_BLOCK = 32 };
    PACK_K5   2880 bytes: the same, a line of fifth bits before each 4 lines of nibbles. Q5_K.
    PACK_K6   3392 bytes: f16 d[16], 32 unused, then for each 16 columns sc[16] (signed bytes), then for
              each 32 columns 4 lines of nibbles and 2 of what is above them: in line h, bits 2g and
-             2g+1 of byte r*4+j belong to column 16h+4g+j. Q6_K with `zero` 32. */
+             2g+1 of byte r*4+j belong to column 16h+4g+j. Q6_K with `zero` 32.
+   The copy for given tokens (PREFILL_INT8), of any type, columns a multiple of 64 and not in blocks:
+   PACK_I8   f32 d[16], then for each 4 columns a line of 64 bytes, as PACK_Q8's. d is the row's largest
+             magnitude / 127, a value q = nearest even of w * (1/d), all as for an activation row. */
 enum pack {
 	PACK_Q4, PACK_Q8, PACK_F32, PACK_RAW, PACK_HALF, PACK_Q5, PACK_T4, PACK_K4, PACK_K5, PACK_K6,
+	PACK_I8,
 	PACK_COUNT
 };
 
@@ -84,12 +90,15 @@ struct weight {
 	size_t group_bytes; /* the others: of one group of 16 rows */
 	size_t bytes;
 	uint8_t *data;      /* aligned to 64 */
+	struct weight *given; /* the same for given tokens; NULL: these take this one */
 	struct chunk *chunk; /* what it lies in; NULL: memory of its own */
 };
 
 /* Rows of activations, in the precision of the path. With ACT_F32 only x is used. */
 struct act {
-	uint32_t kind;  /* ACT_F32 or ACT_I8_BLOCK (the two others are made into f32 rows) */
+	/* ACT_F32 or ACT_I8_BLOCK (the two others are made into f32 rows); ACT_I8_ROW for PACK_I8, which
+	   takes no other: d and s of a row are then the first of its block_stride. */
+	uint32_t kind;
 	uint32_t columns;
 	const float *x; size_t x_stride;        /* floats */
 	const int8_t *q; size_t q_stride;       /* bytes; column order as in x */
@@ -130,6 +139,8 @@ struct leaf {
 	void (*norm)(const float *x, const float *w, uint32_t n, float epsilon, float *out);
 	/* One row to i8 blocks; n a multiple of 32. EXACT. */
 	void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
+	/* The same with one scale for the row: *d, and the sum of q in *s. EXACT. */
+	void (*quantise_row)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
 	/* out = silu(gate) * up, and gelu (tanh form); out may be gate. An element's bits do not
 	   depend on where it stands. */
 	void (*gate[2])(const float *gate, const float *up, uint32_t n, float *out);

@@ -55,6 +55,7 @@ int plan_valid(const struct device_plan *p)
 	       within(p->pages_max, 1, BATCH_PAGES_MAX) &&
 	       within(p->context, 1, CONTEXT_MAX) && p->extra_bytes_max <= EXTRA_MAX &&
 	       within(p->kv, KV_FP8, KV_F32) && within(p->act, ACT_AUTO, ACT_I8_ROW) &&
+	       within(p->prefill, PREFILL_SAME, PREFILL_INT8) &&
 	       within(p->isa, ISA_AUTO, ISA_AVX512) && p->threads <= POOL_THREADS_MAX &&
 	       p->ranks >= 1 && p->rank < p->ranks;
 }
@@ -103,7 +104,7 @@ struct piece {
 	int slab;
 };
 
-enum { PIECES_MAX = BUFFER_COUNT + ROPE_SETS + 2 * OPS_GROUP_MAX + 18 };
+enum { PIECES_MAX = BUFFER_COUNT + ROPE_SETS + 2 * OPS_GROUP_MAX + 19 };
 
 /* Every piece of memory of a device. */
 static uint32_t pieces_list(struct device *d, struct piece *list)
@@ -123,6 +124,7 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 	list[n++] = (struct piece){&d->block[0], d->block_bytes, 0};
 	list[n++] = (struct piece){&d->block[1], d->block_bytes, 0};
 	list[n++] = (struct piece){&d->tiles, rows * sizeof *d->tiles, 0};
+	list[n++] = (struct piece){&d->spans, rows * sizeof *d->spans, 0};
 	list[n++] = (struct piece){&d->faults, p->sequences_max * sizeof *d->faults, 0};
 	list[n++] = (struct piece){&d->sampled, p->samples_max * sizeof *d->sampled, 0};
 	list[n++] = (struct piece){&d->rope_frequency, HEAD_MAX / 2 * sizeof(double), 0};
@@ -254,7 +256,15 @@ static int cpu_weight_make(struct device *d, uint32_t type, enum weight_use use,
 			   uint32_t rows, uint32_t columns, const void *data,
 			   struct weight **out)
 {
-	return pack_make(&d->chunks, type, use, rows, columns, data, out);
+	TRY(pack_make(&d->chunks, type, use, rows, columns, data, out));
+	const int err = use == WEIGHT_PHASED && d->plan.prefill == PREFILL_INT8
+				? given_make(&d->chunks, *out, data)
+				: 0;
+	if (err != 0) {
+		pack_free(&d->chunks, *out);
+		*out = NULL;
+	}
+	return err;
 }
 
 static void cpu_weight_free(struct device *d, struct weight **weight)
@@ -266,14 +276,14 @@ static void cpu_weight_free(struct device *d, struct weight **weight)
 
 static uint64_t cpu_weight_bytes(const struct weight *weight)
 {
-	return weight->bytes;
+	return weight->bytes + (weight->given ? weight->given->bytes : 0);
 }
 
 static uint64_t cpu_weight_needs(const struct device_plan *plan, uint32_t type, enum weight_use use,
 				 uint32_t rows, uint32_t columns)
 {
-	(void)plan; /* every path reads one layout */
-	return pack_bytes(type, use, rows, columns);
+	const int given = use == WEIGHT_PHASED && plan->prefill == PREFILL_INT8;
+	return pack_bytes(type, use, rows, columns) + (given ? given_bytes(type, rows, columns) : 0);
 }
 
 static int cpu_weight_rows(struct device *d, const struct weight *w, uint32_t row_first,

@@ -14,6 +14,8 @@
 
 enum {
 	TILE_ROWS = 16, /* rows of one sequence that attention takes together */
+	SPAN_ROWS = 64, /* activation rows of a matmul's item */
+	GIVEN_COLUMNS_MAX = 1 << 16, /* of a copy for given tokens: its sums fit 32 bits */
 	ROPE_SETS = 4, /* distinct rotary parameters kept for a batch */
 	HEAD_MAX = KV_HEAD_MAX,
 	PARTIAL_BYTES_MAX =
@@ -24,6 +26,11 @@ enum {
    sequence write the same tile of a page, and each lies within one partition. */
 struct tile {
 	uint32_t sequence, row_first, row_count;
+};
+
+/* Up to SPAN_ROWS rows of one phase that enter a matmul together. */
+struct span {
+	uint32_t first, count, given;
 };
 
 /* cos and sin of every row of the batch for one set of parameters. */
@@ -70,6 +77,9 @@ struct device {
 	uint32_t row_count, sequence_count, page_count, sample_count;
 	struct tile *tiles;
 	uint32_t tile_count;
+	/* The rows by phase; all of them are as sampled ones where given tokens have no copy. */
+	struct span *spans;
+	uint32_t span_count;
 	struct ops_fault *faults;
 	struct ops_sampled *sampled;
 
@@ -108,7 +118,11 @@ int pack_make(struct chunk **chunks, uint32_t type, enum weight_use use, uint32_
 	      uint32_t columns, const void *data, struct weight **out);
 void chunks_free(struct chunk **chunks);
 uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t columns);
-void pack_free(struct chunk **chunks, struct weight *w);
+void pack_free(struct chunk **chunks, struct weight *w); /* and its copy for given tokens */
+/* The copy of a weight for given tokens, from the data that the weight was made of; none where the
+   columns do not allow it, and then given_bytes is 0. */
+int given_make(struct chunk **chunks, struct weight *w, const void *data);
+uint64_t given_bytes(uint32_t type, uint32_t rows, uint32_t columns);
 
 static inline const float *weight_floats(const struct weight *w)
 {

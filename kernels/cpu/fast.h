@@ -27,6 +27,11 @@ void fast_attend_init_avx512(struct leaf *leaf); /* needs VBMI */
 void fast_wide_init_avx2(struct leaf *leaf, int vnni);
 void fast_wide_init_avx512(struct leaf *leaf);
 
+/* With AMX, for many activation rows. ready: whether the CPU, the operating system and this process have
+   it; asks Linux for it. */
+int fast_amx_ready(void);
+void fast_amx_init(struct leaf *leaf);
+
 /* The f32 dot: PACK_F32 and PACK_HALF with both kinds of act, the others with ACT_F32. */
 #define FAST_DOT(name) \
 	void name(const struct weight *w, uint32_t group_first, uint32_t group_count, \
@@ -34,11 +39,27 @@ void fast_wide_init_avx512(struct leaf *leaf);
 		  size_t out_stride)
 FAST_DOT(fast_dot_avx2);
 FAST_DOT(fast_dot_avx512);
+typedef FAST_DOT(matmul_leaf);
+
+/* The packs times i8 blocks, of AVX-512 with VNNI. */
+FAST_DOT(fast_q4_avx512);
+FAST_DOT(fast_q8_avx512);
+FAST_DOT(fast_q5_avx512);
+FAST_DOT(fast_t4_avx512);
+FAST_DOT(fast_k4_avx512);
+FAST_DOT(fast_k5_avx512);
+FAST_DOT(fast_k6_avx512);
 
 /* The instruction that bounds the 8-bit matmuls, on registers alone (ops_isa_work); of AVX-512 only
    with VNNI. */
 uint64_t fast_work_avx2(uint64_t rounds);
 uint64_t fast_work_avx512(uint64_t rounds);
+
+/* PACK_I8 with a scale for each activation row; of AVX-512 only with VNNI. */
+FAST_DOT(fast_row8_avx2);
+FAST_DOT(fast_row8_vnni_avx2);
+FAST_DOT(fast_row8_avx512);
+FAST_DOT(fast_amx_row8);
 
 /* Puts back the matmuls of AVX2 without AVX-VNNI; for tests on a CPU that has it. */
 void fast_plain_avx2(struct leaf *leaf);

@@ -275,6 +275,7 @@ void fast_plain_avx2(struct leaf *leaf)
 {
 	leaf->matmul[PACK_Q4] = matmul_q4;
 	leaf->matmul[PACK_Q8] = matmul_q8;
+	leaf->matmul[PACK_I8] = fast_row8_avx2;
 	fast_wide_init_avx2(leaf, 0);
 }
 
@@ -285,6 +286,7 @@ void leaf_init_avx2(struct leaf *leaf)
 	if (vnni_here()) {
 		leaf->matmul[PACK_Q4] = matmul_q4_vnni;
 		leaf->matmul[PACK_Q8] = matmul_q8_vnni;
+		leaf->matmul[PACK_I8] = fast_row8_vnni_avx2;
 		fast_wide_init_avx2(leaf, 1);
 	}
 	leaf->matmul[PACK_F32] = leaf->matmul[PACK_HALF] = fast_dot_avx2;

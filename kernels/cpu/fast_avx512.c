@@ -91,9 +91,7 @@ KERNELS(q4_0, q4_block16, COMMA 1 COMMA 0)
 KERNELS(q4_1, q4_block16, COMMA 0 COMMA 1)
 KERNELS(q8_0, q8_block16)
 
-static void matmul_q4(const struct weight *w, uint32_t group_first, uint32_t group_count,
-		      const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
-		      size_t out_stride)
+FAST_DOT(fast_q4_avx512)
 {
 	if (a->kind != ACT_I8_BLOCK)
 		fast_dot_avx512(w, group_first, group_count, a, c_first, c_count, out, out_stride);
@@ -102,9 +100,7 @@ static void matmul_q4(const struct weight *w, uint32_t group_first, uint32_t gro
 			    c_count, out, out_stride);
 }
 
-static void matmul_q8(const struct weight *w, uint32_t group_first, uint32_t group_count,
-		      const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
-		      size_t out_stride)
+FAST_DOT(fast_q8_avx512)
 {
 	if (a->kind != ACT_I8_BLOCK)
 		fast_dot_avx512(w, group_first, group_count, a, c_first, c_count, out, out_stride);
@@ -140,8 +136,11 @@ void leaf_init_avx512(struct leaf *leaf)
 	if (__builtin_cpu_supports("avx512vbmi"))
 		fast_attend_init_avx512(leaf);
 	if (__builtin_cpu_supports("avx512vnni")) {
-		leaf->matmul[PACK_Q4] = matmul_q4;
-		leaf->matmul[PACK_Q8] = matmul_q8;
+		leaf->matmul[PACK_Q4] = fast_q4_avx512;
+		leaf->matmul[PACK_Q8] = fast_q8_avx512;
+		leaf->matmul[PACK_I8] = fast_row8_avx512;
 		fast_wide_init_avx512(leaf);
+		if (fast_amx_ready())
+			fast_amx_init(leaf);
 	}
 }

@@ -59,6 +59,33 @@ static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s)
 	}
 }
 
+static float magnitude(const float *x, uint32_t n);
+
+static void quantise_row(const float *x, uint32_t n, int8_t *q, float *d, float *s)
+{
+	const float most = magnitude(x, n);
+	float da = most / 127.0f, inverse = 1.0f / da;
+	int32_t sum = 0;
+
+	if (!(inverse <= 3.402823466e38f)) {
+		da = 0.0f;
+		inverse = 0.0f;
+	}
+	const struct v16 scale = v16_set(inverse);
+
+	for (uint32_t k = 0; k < n; k += ACT_BLOCK, x += ACT_BLOCK, q += ACT_BLOCK) {
+		/* As for a block; the sum of 32 is exact in f32. */
+		const struct n16 q0 = n16_max(v16_to_int(v16_mul(v16_load(x), scale)), n16_set(-127));
+		const struct n16 q1 = n16_max(v16_to_int(v16_mul(v16_load(x + 16), scale)), n16_set(-127));
+
+		_mm_storeu_si128((__m128i *)q, n16_to_i8(q0));
+		_mm_storeu_si128((__m128i *)q + 1, n16_to_i8(q1));
+		sum += (int32_t)v16_sum(v16_from_int(n16_add(q0, q1)));
+	}
+	*d = da;
+	*s = (float)sum;
+}
+
 /* silu(g) = g / (1 + exp(-g)); gelu's tanh form is g / (1 + exp(-2 c (g + 0.044715 g^3))),
    c = sqrt(2 / pi). The relative error is below 4e-7 times (1 + the exponent's magnitude). */
 INLINE struct v16 gate_of(struct v16 g, struct v16 up, const int gelu)
@@ -274,6 +301,7 @@ void FAST(fast_rows_init)(struct leaf *leaf)
 {
 	leaf->norm = norm;
 	leaf->quantise = quantise;
+	leaf->quantise_row = quantise_row;
 	leaf->gate[GATE_SILU] = gate_silu;
 	leaf->gate[GATE_GELU] = gate_gelu;
 	leaf->max = row_max;

@@ -2,6 +2,7 @@
  * Weights into memory: aligned, in the order that the leaves read them (cpu.h).
  */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -120,6 +121,7 @@ void pack_free(struct chunk **chunks, struct weight *w)
 {
 	if (!w)
 		return;
+	pack_free(chunks, w->given);
 	if (!w->chunk) {
 		memory_give(w->data, w->bytes);
 	} else if (--w->chunk->weights == 0) {
@@ -186,6 +188,77 @@ uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t 
 			   .columns = columns};
 	sizes_set(&w, use);
 	return w.bytes;
+}
+
+/* Not all columns can have a copy for given tokens: whole tiles, and sums that fit 32 bits. */
+static int given_fits(uint32_t columns)
+{
+	return columns % 64 == 0 && columns <= GIVEN_COLUMNS_MAX;
+}
+
+static size_t given_group_bytes(uint32_t columns)
+{
+	return PACK_ROWS * sizeof(float) + (size_t)columns * PACK_ROWS;
+}
+
+uint64_t given_bytes(uint32_t type, uint32_t rows, uint32_t columns)
+{
+	if (weight_type_elements(type) == 0 || !given_fits(columns))
+		return 0;
+	return ((uint64_t)rows + PACK_ROWS - 1) / PACK_ROWS * given_group_bytes(columns);
+}
+
+/* One row of f32 values into a PACK_I8. */
+static void given_row(const struct weight *w, uint32_t row, const float *x)
+{
+	uint8_t *const group = w->data + row / PACK_ROWS * w->group_bytes;
+	float largest = 0;
+	for (uint32_t k = 0; k < w->columns; k++)
+		largest = fabsf(x[k]) > largest ? fabsf(x[k]) : largest;
+	float d = largest / 127.0f, inverse = 1.0f / d;
+	if (!(inverse <= 3.4028234e38f))
+		d = inverse = 0;
+	memcpy(group + row % PACK_ROWS * sizeof d, &d, sizeof d);
+	uint8_t *line = group + PACK_ROWS * sizeof d + row % PACK_ROWS * 4;
+	for (uint32_t k = 0; k < w->columns; k += 4, line += 4 * PACK_ROWS)
+		for (uint32_t j = 0; j < 4; j++) {
+			const int q = (int)lrintf(x[k + j] * inverse);
+			line[j] = (uint8_t)((q > 127 ? 127 : q < -127 ? -127 : q) + 128);
+		}
+}
+
+int given_make(struct chunk **chunks, struct weight *w, const void *data)
+{
+	if (!given_fits(w->columns))
+		return 0;
+	struct weight *g = calloc(1, sizeof *g);
+	float *row = malloc(w->columns * sizeof *row);
+	if (!g || !row)
+		goto out;
+	g->type = w->type;
+	g->pack = PACK_I8;
+	g->rows = w->rows;
+	g->columns = w->columns;
+	g->group_bytes = given_group_bytes(w->columns);
+	g->bytes = given_bytes(w->type, w->rows, w->columns);
+	if (chunks)
+		chunk_take(chunks, g);
+	else
+		g->data = memory_take(g->bytes);
+	if (!g->data)
+		goto out;
+	memset(g->data, 128, g->bytes); /* rows that pad the last group: any number will do */
+	for (uint32_t i = 0; i < w->rows; i++) {
+		quant_decode(w->type, (const uint8_t *)data + i * w->row_bytes, w->columns, row);
+		given_row(g, i, row);
+	}
+	free(row);
+	w->given = g;
+	return 0;
+out:
+	free(row);
+	free(g);
+	return -ERR_MEMORY;
 }
 
 int pack_make(struct chunk **chunks, uint32_t type, enum weight_use use, uint32_t rows,

@@ -159,30 +159,63 @@ static void ref_norm(const float *x, const float *w, uint32_t n, float epsilon, 
 		out[i] = x[i] * r * w[i];
 }
 
+/* Values to integers with one scale, as cpu.h has it; the scale, and the sum of the integers. */
+static float ref_round(const float *x, uint32_t n, int8_t *q, int *sum)
+{
+	float largest = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		const float a = fabsf(x[i]);
+		largest = a > largest ? a : largest;
+	}
+	float da = largest / 127.0f, inverse = 1.0f / da;
+	if (!(inverse <= 3.4028234e38f)) /* FLT_MAX: infinite, or NaN */
+		da = inverse = 0;
+	*sum = 0;
+	for (uint32_t i = 0; i < n; i++) {
+		float y = x[i] * inverse;
+		y = y >= -127.0f ? y : -127.0f; /* also NaN, which must not be cast */
+		y = y <= 127.0f ? y : 127.0f;
+		const int v = (int)((y + 12582912.0f) - 12582912.0f); /* nearest even */
+		q[i] = (int8_t)v;
+		*sum += v;
+	}
+	return da;
+}
+
 static void ref_quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s)
 {
 	for (uint32_t k = 0; k < n; k += ACT_BLOCK) {
-		float largest = 0;
-		for (int i = 0; i < ACT_BLOCK; i++) {
-			const float a = fabsf(x[k + i]);
-			largest = a > largest ? a : largest;
+		int sum;
+		d[k / ACT_BLOCK] = ref_round(x + k, ACT_BLOCK, q + k, &sum);
+		s[k / ACT_BLOCK] = d[k / ACT_BLOCK] * (float)sum;
+	}
+}
+
+static void ref_quantise_row(const float *x, uint32_t n, int8_t *q, float *d, float *s)
+{
+	int sum;
+	*d = ref_round(x, n, q, &sum);
+	*s = (float)sum;
+}
+
+/* PACK_I8 with a scale for each activation row. */
+static void ref_matmul_row8(const struct weight *w, uint32_t group_first, uint32_t group_count,
+			    const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
+			    size_t out_stride)
+{
+	const uint32_t end = (group_first + group_count) * PACK_ROWS;
+	for (uint32_t row = group_first * PACK_ROWS; row < end && row < w->rows; row++) {
+		const uint8_t *group = w->data + row / PACK_ROWS * w->group_bytes;
+		const uint8_t *line = group + 64 + row % PACK_ROWS * 4;
+		float d;
+		memcpy(&d, group + row % PACK_ROWS * 4, 4);
+		for (uint32_t c = c_first; c < c_first + c_count; c++) {
+			const int8_t *q = a->q + c * a->q_stride;
+			int sum = 0;
+			for (uint32_t k = 0; k < w->columns; k++)
+				sum += (line[k / 4 * 64 + k % 4] - 128) * q[k];
+			out[c * out_stride + row] = d * a->d[c * a->block_stride] * (float)sum;
 		}
-		float da = largest / 127.0f, inverse = 1.0f / da;
-		if (!(inverse <= 3.4028234e38f)) /* FLT_MAX: infinite, or NaN */
-			da = inverse = 0;
-		int sum = 0;
-		for (int i = 0; i < ACT_BLOCK; i++) {
-			float y = x[k + i] * inverse;
-			y = y >= -127.0f ? y
-					 : -127.0f; /* also NaN, which must not be cast */
-			y = y <= 127.0f ? y : 127.0f;
-			const int v =
-				(int)((y + 12582912.0f) - 12582912.0f); /* nearest even */
-			q[k + i] = (int8_t)v;
-			sum += v;
-		}
-		d[k / ACT_BLOCK] = da;
-		s[k / ACT_BLOCK] = da * (float)sum;
 	}
 }
 
@@ -247,8 +280,10 @@ void leaf_init_ref(struct leaf *leaf)
 	leaf->name = "scalar";
 	for (int pack = 0; pack < PACK_COUNT; pack++)
 		leaf->matmul[pack] = ref_matmul;
+	leaf->matmul[PACK_I8] = ref_matmul_row8;
 	leaf->norm = ref_norm;
 	leaf->quantise = ref_quantise;
+	leaf->quantise_row = ref_quantise_row;
 	leaf->gate[GATE_SILU] = ref_silu;
 	leaf->gate[GATE_GELU] = ref_gelu;
 	leaf->attend = ref_attend;

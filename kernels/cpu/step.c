@@ -15,7 +15,6 @@
 #include "kernels/fp8.h"
 
 enum {
-	C_ITEM = 64,          /* activation rows of an item */
 	ITEMS_PER_THREAD = 8, /* so that a slow thread is waited for briefly */
 	ROWS_INLINE = 2,      /* so few rows are cheaper to prepare than to hand out */
 	ROWS_ITEM = 4,        /* prepared by an item: one alone is hardly worth its taking */
@@ -32,6 +31,7 @@ struct entry {
 	const float *norm;    /* NULL: none */
 	float epsilon;
 	uint32_t columns, count;
+	int phased; /* rows of given tokens are for weights of PACK_I8 */
 	enum act_kind kind;
 };
 
@@ -64,6 +64,12 @@ static void entry_row(const struct entry *e, uint32_t item)
 	if (e->norm) {
 		d->leaf.norm(x, e->norm, e->columns, e->epsilon, room);
 		x = room;
+	}
+	if (e->phased && d->rows[item].phase == 0) {
+		const size_t at = (size_t)item * (d->act_columns / ACT_BLOCK);
+		d->leaf.quantise_row(x, e->columns, d->act_q + (size_t)item * d->act_columns,
+				     d->act_d + at, d->act_s + at);
+		return;
 	}
 	if (e->kind == ACT_I8_BLOCK) {
 		const size_t at = (size_t)item * (d->act_columns / ACT_BLOCK);
@@ -98,7 +104,7 @@ static struct act entry_prepare(struct entry *e)
 			.q = d->act_q, .q_stride = d->act_columns,
 			.d = d->act_d, .s = d->act_s,
 			.block_stride = d->act_columns / ACT_BLOCK};
-	if (!e->norm && !e->pick && e->kind == ACT_F32) {
+	if (!e->norm && !e->pick && !e->phased && e->kind == ACT_F32) {
 		a.x = e->x;
 		a.x_stride = e->x_stride;
 		return a;
@@ -127,6 +133,7 @@ struct matmul {
 	struct device *d;
 	struct act a;
 	uint32_t c_count;
+	int phased; /* the rows are the batch's, some of them of given tokens that have their own weights */
 	struct product product[PRODUCTS_MAX];
 	uint32_t product_count;
 	uint32_t chunk;                 /* groups of an item */
@@ -154,11 +161,30 @@ static uint32_t groups_of(const struct weight *w)
 	return (w->rows + PACK_ROWS - 1) / PACK_ROWS;
 }
 
+/* The rows of an item: a span of the batch's, or SPAN_ROWS of what enters. */
+static struct span matmul_span(const struct matmul *m, uint32_t index)
+{
+	if (m->phased)
+		return m->d->spans[index];
+	const uint32_t first = index * SPAN_ROWS, left = m->c_count - first;
+	return (struct span){first, left < SPAN_ROWS ? left : SPAN_ROWS, 0};
+}
+
+static void multiply(const struct matmul *m, const struct weight *w, const struct span *s,
+		     uint32_t group_first, uint32_t group_count, float *out, size_t stride)
+{
+	struct act a = m->a;
+	if (s->given) {
+		w = w->given;
+		a.kind = ACT_I8_ROW;
+	}
+	m->d->leaf.matmul[w->pack](w, group_first, group_count, &a, s->first, s->count, out, stride);
+}
+
 static void matmul_item(void *argument, uint32_t item, uint32_t thread)
 {
 	const struct matmul *m = argument;
-	const uint32_t c = item / m->chunk_count * C_ITEM;
-	const uint32_t c_count = m->c_count - c < C_ITEM ? m->c_count - c : C_ITEM;
+	const struct span s = matmul_span(m, item / m->chunk_count);
 	uint32_t chunk = item % m->chunk_count, i = 0;
 	(void)thread;
 	while (chunk >= m->chunks[i])
@@ -166,13 +192,11 @@ static void matmul_item(void *argument, uint32_t item, uint32_t thread)
 	const struct product *p = &m->product[i];
 	const uint32_t first = chunk * m->chunk, groups = groups_of(&p->w);
 	const uint32_t count = groups - first < m->chunk ? groups - first : m->chunk;
-	m->d->leaf.matmul[p->w.pack](&p->w, first, count, &m->a, c, c_count, p->out,
-				     p->stride);
+	multiply(m, &p->w, &s, first, count, p->out, p->stride);
 	if (p->up)
-		m->d->leaf.matmul[p->up->pack](p->up, first, count, &m->a, c, c_count,
-					       m->d->up, p->stride);
+		multiply(m, p->up, &s, first, count, m->d->up, p->stride);
 	const uint32_t row = first * PACK_ROWS, end = row + count * PACK_ROWS;
-	for (uint32_t k = c; k < c + c_count; k++)
+	for (uint32_t k = s.first; k < s.first + s.count; k++)
 		product_finish(m->d, p, k, row, (end < p->w.rows ? end : p->w.rows) - row);
 }
 
@@ -183,7 +207,7 @@ static void matmul_run(struct matmul *m)
 		groups += groups_of(&m->product[i].w);
 	/* With many activation rows their number makes the items, and each takes many groups: what
 	   an item does once for its activations is done less often. */
-	const uint32_t times = (m->c_count + C_ITEM - 1) / C_ITEM;
+	const uint32_t times = m->phased ? m->d->span_count : (m->c_count + SPAN_ROWS - 1) / SPAN_ROWS;
 	const uint32_t items = pool_threads(m->d->pool) == 1
 				       ? 1
 				       : m->d->threads * ITEMS_PER_THREAD;
@@ -215,18 +239,22 @@ static void product_add(struct matmul *m, const struct weight *w, const struct w
 				 .out = m->d->buffer[out], .stride = w->rows};
 }
 
-/* Every row of the batch from a buffer, normed if norm is not NULL. */
-static struct act rows_enter(struct device *d, enum ops_buffer from, uint32_t columns,
-			     const struct weight *norm, float epsilon)
+/* Every row of the batch from a buffer, normed if norm is not NULL, for weights like w: those of one
+   operation have equal columns, so all have a copy for given tokens, or none. */
+static void rows_enter(struct matmul *m, enum ops_buffer from, uint32_t columns,
+		       const struct weight *norm, float epsilon, const struct weight *w)
 {
+	struct device *const d = m->d;
 	struct entry e = {.d = d,
 			  .x = d->buffer[from],
 			  .x_stride = columns,
 			  .columns = columns,
 			  .norm = norm ? weight_floats(norm) : NULL,
 			  .epsilon = epsilon,
-			  .count = d->row_count};
-	return entry_prepare(&e);
+			  .count = d->row_count,
+			  .phased = w->given != NULL};
+	m->phased = e.phased;
+	m->a = entry_prepare(&e);
 }
 
 int cpu_embed(struct device *d, const struct weight *embedding, float scale)
@@ -258,7 +286,7 @@ int cpu_qkv(struct device *d, const struct ops_layer *l)
 	    !vector_or_null(l->v_bias, kv))
 		return -ERR_BAD_ARG;
 	struct matmul m = {.d = d, .c_count = d->row_count};
-	m.a = rows_enter(d, BUFFER_X, p->width, l->attn_norm, l->epsilon);
+	rows_enter(&m, BUFFER_X, p->width, l->attn_norm, l->epsilon, l->q);
 	product_add(&m, l->q, l->q_bias, BUFFER_Q);
 	product_add(&m, l->k, l->k_bias, BUFFER_K);
 	product_add(&m, l->v, l->v_bias, BUFFER_V);
@@ -291,7 +319,7 @@ static int project_back(struct device *d, enum ops_buffer from, uint32_t columns
 	if (!is_matrix(w, width, columns) || !vector_or_null(norm, width))
 		return -ERR_BAD_ARG;
 	struct matmul m = {.d = d, .c_count = d->row_count, .product_count = 1};
-	m.a = rows_enter(d, from, columns, NULL, 0);
+	rows_enter(&m, from, columns, NULL, 0, w);
 	m.product[0] = (struct product){.w = *w, .out = d->product, .stride = width,
 					.residual = norm ? NULL : d->buffer[BUFFER_X]};
 	matmul_run(&m);
@@ -320,7 +348,7 @@ int cpu_gate_up(struct device *d, const struct ops_layer *l)
 	    !is_vector(l->ffn_norm, p->width) || (unsigned)l->gate_kind > GATE_GELU)
 		return -ERR_BAD_ARG;
 	struct matmul m = {.d = d, .c_count = d->row_count};
-	m.a = rows_enter(d, BUFFER_X, p->width, l->ffn_norm, l->epsilon);
+	rows_enter(&m, BUFFER_X, p->width, l->ffn_norm, l->epsilon, l->gate);
 	product_add(&m, l->gate, NULL, BUFFER_F);
 	m.product[0].up = l->up;
 	m.product[0].gate = l->gate_kind;

@@ -241,7 +241,7 @@ static int cuda_device_open(const struct device_plan *plan, struct device **out)
 	char reason[200];
 	if (!plan_fits(plan))
 		return -ERR_OUT_OF_RANGE;
-	if (plan->ranks > 1)
+	if (plan->ranks > 1 || plan->prefill != PREFILL_SAME)
 		return -ERR_UNSUPPORTED;
 	TRY(ops_cuda_find(plan->gpu, reason, sizeof reason));
 	struct device *d = device_sized(plan);

@@ -90,7 +90,7 @@ static struct weight *weight_of(uint32_t type, uint32_t rows, uint32_t columns)
 static void bench_matmul(const struct leaf *leaf, const char *name, uint32_t type, enum act_kind kind,
 			 uint32_t rows, uint32_t columns)
 {
-	static const uint32_t counts[] = { 1, 2, 4, 8, 16, 512 };
+	static const uint32_t counts[] = { 1, 2, 4, 5, 8, 16, 64, 512 };
 	struct weight *w = weight_of(type, rows, columns);
 	const size_t blocks = columns / ACT_BLOCK;
 	float *x = room(sizeof(float) * COLUMNS_MAX * columns);
@@ -123,6 +123,44 @@ static void bench_matmul(const struct leaf *leaf, const char *name, uint32_t typ
 	free(s);
 	free(q);
 	free(out);
+}
+
+/* The copy for given tokens, of a Q4_1: rows of activations with one scale. */
+static void bench_given(const struct leaf *leaf, uint32_t rows, uint32_t columns)
+{
+	static const uint32_t counts[] = { 1, 2, 4, 5, 8, 16, 64, 512 };
+	const size_t bytes = (size_t)rows * columns / 32 * 20;
+	uint8_t *data = room(bytes);
+	struct weight *w = weight_of(TYPE_Q4_1, rows, columns);
+	float *x = room(sizeof(float) * columns), *d = room(sizeof(float) * COLUMNS_MAX);
+	float *s = room(sizeof(float) * COLUMNS_MAX), *out = room(sizeof(float) * COLUMNS_MAX * rows);
+	int8_t *q = room((size_t)COLUMNS_MAX * columns);
+	const struct act a = { .kind = ACT_I8_ROW, .columns = columns, .q = q, .q_stride = columns, .d = d,
+			       .s = s, .block_stride = 1 };
+
+	memset(data, 0x39, bytes);
+	if (given_make(NULL, w, data) != 0 || !w->given)
+		exit(1);
+	for (size_t c = 0; c < COLUMNS_MAX; c++) {
+		for (uint32_t k = 0; k < columns; k++)
+			x[k] = noise();
+		leaf->quantise_row(x, columns, q + c * columns, d + c, s + c);
+	}
+	printf("%-7s %-9s %6u x %-5u", leaf->name, "copy i8", rows, columns);
+	for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+		double t;
+
+		BEST(t, leaf->matmul[PACK_I8](w->given, 0, rows / PACK_ROWS, &a, 0, counts[i], out, rows));
+		printf("%9.1f", (double)rows * columns * counts[i] / t * 1e-9);
+	}
+	printf("\n");
+	pack_free(NULL, w);
+	free(data);
+	free(x);
+	free(d);
+	free(s);
+	free(out);
+	free(q);
 }
 
 /* Attention of `rows` rows that all see the whole context, one KV head. */
@@ -207,8 +245,8 @@ static void bench_rows(const struct leaf *leaf)
 
 static void bench(const struct leaf *leaf)
 {
-	printf("%-7s %-9s %6s   %-5s%9d%9d%9d%9d%9d%9d columns, GMAC/s\n", "leaf", "weights", "rows",
-	       "", 1, 2, 4, 8, 16, 512);
+	printf("%-7s %-9s %6s   %-5s%9d%9d%9d%9d%9d%9d%9d%9d columns, GMAC/s\n", "leaf", "weights", "rows",
+	       "", 1, 2, 4, 5, 8, 16, 64, 512);
 	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 576, 576);
 	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 1536, 576);
 	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 576, 1536);
@@ -216,6 +254,7 @@ static void bench(const struct leaf *leaf)
 		if (weight_type_elements(type))
 			bench_matmul(leaf, weight_type_name(type), type, ACT_I8_BLOCK, 1536, 768);
 	bench_matmul(leaf, "Q8_0", TYPE_Q8_0, ACT_I8_BLOCK, 49152, 576);
+	bench_given(leaf, 1536, 768);
 	bench_matmul(leaf, "F32", TYPE_F32, ACT_F32, 576, 576);
 	bench_matmul(leaf, "Q4_1 f32", TYPE_Q4_1, ACT_F32, 576, 576);
 	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
