@@ -2,6 +2,7 @@
  * What a session keeps while nothing of it runs: a short history lies densely among others', so that it
  * does not hold pages of memory for itself; equal tools are one form.
  */
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -26,6 +27,12 @@ void session_rest_close(struct daemon *d)
 	d->near = NULL;
 }
 
+static void far_release(struct daemon *d, struct session *s)
+{
+	madvise(s->far_token, d->limits.context_tokens * sizeof *s->far_token, MADV_DONTNEED);
+	madvise(s->far_mark, d->options.session_turns * sizeof *s->far_mark, MADV_DONTNEED);
+}
+
 void session_rest(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
@@ -36,7 +43,7 @@ void session_rest(struct daemon *d, uint32_t session)
 		return;
 	memcpy(token, s->token, s->history * sizeof *token);
 	memcpy(mark, s->mark, s->mark_count * sizeof *mark);
-	session_far_release(d, s);
+	far_release(d, s);
 	s->token = token;
 	s->mark = mark;
 }
@@ -53,8 +60,9 @@ void session_wake(struct session *s)
 
 void session_far_release(struct daemon *d, struct session *s)
 {
-	madvise(s->far_token, d->limits.context_tokens * sizeof *s->far_token, MADV_DONTNEED);
-	madvise(s->far_mark, d->options.session_turns * sizeof *s->far_mark, MADV_DONTNEED);
+	far_release(d, s);
+	/* What rested here may have woken since: the copy is still there. */
+	sodium_memzero(d->near + (size_t)(s - d->sessions) * NEAR_BYTES, NEAR_BYTES);
 }
 
 static bool tools_same(const struct held_form *held, const struct wire_args *a)

@@ -23,6 +23,16 @@ static int owns(const struct model *m, uint32_t session, const struct batch_resu
 	return 0;
 }
 
+/* So many tokens, sampled or known behind it, a turn may be told of. */
+static uint32_t room(const struct model *m, const struct batch_entry *entry)
+{
+	const struct model_turn *t = &m->turn[model_turn_by_index(m, entry->turn)];
+	uint32_t left = m->limits.context_tokens - m->session[t->session].history;
+	if (left > t->output_max - t->sampled)
+		left = t->output_max - t->sampled;
+	return left > t->credit - t->sampled ? t->credit - t->sampled : left;
+}
+
 /* The results of a batch that is in flight now: those of the trace as far as they fit. */
 static void answer_fit(const struct model *m, struct event *e, const struct batch_result *given,
 		       struct batch_result *results)
@@ -36,7 +46,7 @@ static void answer_fit(const struct model *m, struct event *e, const struct batc
 		results[i].computed = entry->row_count;
 		results[i].sampled = entry->sample;
 		if (i >= old_count || old[i].turn != entry->turn || old[i].computed > entry->row_count ||
-		    old[i].sampled > entry->sample)
+		    (old[i].sampled && !entry->sample) || old[i].sampled > room(m, entry))
 			continue;
 		if (old[i].end == END_INTEGRITY && !owns(m, entry->session, &old[i]))
 			continue;
