@@ -46,7 +46,8 @@ uint32_t chain_make(struct daemon *d, const struct session *s)
 {
 	const uint32_t span = d->limits.page_tokens, count = s->history / span;
 	const struct chain_key *before = &d->chain_root;
-	if (!d->options.share)
+	/* Where given and sampled tokens are multiplied differently, the tokens alone do not name a page. */
+	if (!d->options.share || d->options.prefill != PREFILL_SAME)
 		return 0;
 	for (uint32_t i = 0; i < count; before = &d->chain[i++]) {
 		crypto_generichash_state state;

@@ -25,7 +25,7 @@ struct event_log {
 
 int events_open(struct daemon *d)
 {
-	const size_t n = d->options.principals;
+	const size_t n = principals_all(d);
 	d->events = calloc(1, sizeof *d->events);
 	if (!d->events)
 		return -ERR_MEMORY;
@@ -40,7 +40,7 @@ void events_close(struct daemon *d)
 		return;
 	if (d->events->kept)
 		memory_release(d->events->kept,
-			       d->options.principals * d->options.events_kept * sizeof *d->events->kept);
+			       (size_t)principals_all(d) * d->options.events_kept * sizeof *d->events->kept);
 	free(d->events->seq);
 	free(d->events);
 	d->events = NULL;
@@ -196,14 +196,14 @@ void events_replay(struct daemon *d, uint32_t call, const struct wire_call *m)
 	uint32_t whose = d->calls[call].principal, count = 0;
 	struct wire_writer w;
 	if (m->a.principal.at) {
-		for (whose = 0; whose < d->options.principals; whose++) {
+		for (whose = 0; whose < principals_all(d); whose++) {
 			const char *name = d->principals[whose].name;
 			if (name[0] && strlen(name) == m->a.principal.length &&
 			    memcmp(name, m->a.principal.at, m->a.principal.length) == 0)
 				break;
 		}
 		/* Who is not to be seen is not there. */
-		if (whose == d->options.principals || !call_sees(d, call, whose)) {
+		if (whose == principals_all(d) || !call_sees(d, call, whose)) {
 			call_fail(d, call, ERR_NOT_FOUND);
 			return;
 		}
