@@ -529,6 +529,9 @@ int step_open(struct daemon *d);
 const char *step_lost_name(uint32_t why);
 /* One event through the scheduler, its effects carried out. */
 void step(struct daemon *d, const struct event *event, const struct batch_result *results);
+/* Sends the job in hand, which has no batch, to the engine and takes another; false, and nothing is done,
+   where none would be left to take when the next batch is sent. So there is always one in hand. */
+bool step_job_send(struct daemon *d);
 void step_batch_done(struct daemon *d, struct engine_job *job);
 /* Records an incident with a page, and ends the process where --integrity says so. call: whose turn
    it ends, or NONE. */

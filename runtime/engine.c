@@ -17,7 +17,8 @@
 #include <unistd.h>
 
 /* One job computes while the loop fills the next; a third is without a batch. */
-enum { ENGINE_JOBS = 3 };
+/* One that is filled, one with a batch, and two with copies alone: one of them beside the next batch. */
+enum { ENGINE_JOBS = 4 };
 
 struct queue {
 	struct engine_job *place[ENGINE_JOBS];
@@ -293,6 +294,14 @@ struct engine_job *engine_job(struct engine *engine)
 		return job;
 	}
 	return NULL;
+}
+
+uint32_t engine_spare(const struct engine *engine)
+{
+	uint32_t spare = 0;
+	for (uint32_t i = 0; i < ENGINE_JOBS; i++)
+		spare += !engine->busy[i];
+	return spare;
 }
 
 void engine_submit(struct engine *engine, struct engine_job *job)

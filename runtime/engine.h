@@ -91,6 +91,7 @@ void engine_close(struct engine **engine); /* waits for the job in hand */
 int engine_fd(const struct engine *engine);
 /* A free job, empty, now the caller's until engine_release; NULL if there is none. */
 struct engine_job *engine_job(struct engine *engine);
+uint32_t engine_spare(const struct engine *engine); /* how many are free */
 void engine_submit(struct engine *engine, struct engine_job *job);
 /* The next finished job, in order, or NULL; free again after engine_release. */
 struct engine_job *engine_done(struct engine *engine);

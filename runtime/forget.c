@@ -122,7 +122,6 @@ static void runs_add(struct daemon *d)
 
 void forget_submit(struct daemon *d)
 {
-	struct engine_job *next;
 	if (d->wipe_count > 0 && d->job) {
 		runs_add(d);
 		d->wiping = d->job;
@@ -131,10 +130,6 @@ void forget_submit(struct daemon *d)
 		d->wiping = d->wiping == d->job ? d->wiping : NULL;
 		return;
 	}
-	next = engine_job(d->engine);
-	if (!next)
-		return;
-	engine_submit(d->engine, d->job);
-	d->job = next;
-	d->wiping = NULL;
+	if (step_job_send(d))
+		d->wiping = NULL;
 }

@@ -106,12 +106,9 @@ void lower_copy(struct daemon *d, const struct effect *e)
 /* A job with copies and no batch goes as soon as there is another one to fill. */
 void lower_submit(struct daemon *d)
 {
-	struct engine_job *next;
 	lower_disk_pump(d);
-	if (!d->job || d->job->copy_count == 0 || !(next = engine_job(d->engine)))
+	if (!d->job || d->job->copy_count == 0 || !step_job_send(d))
 		return;
-	engine_submit(d->engine, d->job);
-	d->job = next;
 	lower_disk_pump(d);
 }
 

@@ -288,6 +288,15 @@ static void effect_do(struct daemon *d, const struct effect *e)
 	}
 }
 
+bool step_job_send(struct daemon *d)
+{
+	if (engine_spare(d->engine) < (d->in_flight ? 1u : 2u))
+		return false;
+	engine_submit(d->engine, d->job);
+	d->job = engine_job(d->engine);
+	return true;
+}
+
 void step(struct daemon *d, const struct event *event, const struct batch_result *results)
 {
 	static bool inside;
@@ -301,14 +310,13 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
 	events_step(d);
 	step_record_close(d);
 	d->audit_due = true;
-	if (d->job && d->job->batch) {
+	if (d->job->batch) {
 		engine_submit(d->engine, d->job);
-		d->job = NULL;
+		d->job = engine_job(d->engine);
+		CHECK(d->job); /* step_job_send leaves one for this */
 	}
 	lower_submit(d);
 	forget_submit(d);
-	if (!d->job)
-		d->job = engine_job(d->engine);
 	inside = false;
 }
 
@@ -403,8 +411,6 @@ static void step_idle_done(struct daemon *d, struct engine_job *job)
 {
 	job_failed(d, job);
 	engine_release(d->engine, job);
-	if (!d->job)
-		d->job = engine_job(d->engine);
 	lower_submit(d);
 	forget_submit(d);
 }
@@ -446,8 +452,6 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 				.as.batch = {.batch = job->batch, .measured_us = job->measured_us,
 					     .result_count = d->entry_count}};
 	engine_release(d->engine, job);
-	if (!d->job)
-		d->job = engine_job(d->engine);
 	d->in_flight = false;
 	step(d, &e, d->result);
 }

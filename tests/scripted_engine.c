@@ -11,7 +11,7 @@
 
 #include "runtime/engine.h"
 
-enum { JOBS = 3, FIRST = 97, LETTERS = 26 };
+enum { JOBS = 4, FIRST = 97, LETTERS = 26 };
 
 struct scripted scripted;
 
@@ -204,6 +204,14 @@ struct engine_job *engine_job(struct engine *e)
 		return job;
 	}
 	return NULL;
+}
+
+uint32_t engine_spare(const struct engine *e)
+{
+	uint32_t spare = 0;
+	for (uint32_t i = 0; i < JOBS; i++)
+		spare += !e->busy[i];
+	return spare;
 }
 
 void engine_submit(struct engine *e, struct engine_job *job)
