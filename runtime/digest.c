@@ -130,7 +130,8 @@ uint64_t digests_scrub(struct daemon *d)
 	if (d->options.digest != DIGEST_SCRUB || d->options.integrity == INTEGRITY_OFF || d->scrubbing)
 		return UINT64_MAX;
 	/* Where the device has work the batches make and compare; nothing waits for this. */
-	if (d->in_flight || engine_spare(d->engine) < 2 || d->job->assign_count || d->job->copy_count || d->now_us < d->scrub_next_us)
+	if (d->in_flight || engine_spare(d->engine) < 2 || d->job->assign_count || d->job->copy_count ||
+	    d->now_us < d->scrub_next_us)
 		return d->scrub_next_us > d->now_us ? d->scrub_next_us : UINT64_MAX;
 	if (d->scrub_page == 0)
 		d->scrub_began_us = d->now_us;

@@ -357,7 +357,7 @@ static int soak(const char *model, uint64_t most)
 		     "--audit-map-bytes", "4G"}, 6);
 	void *context = zmq_ctx_new(), *s = client_open(context);
 	sessions_open_all(s, ids, &channel);
-	for (uint32_t chunk = 0; messages < most; chunk++) {
+	for (uint32_t chunk = 0; messages < most || chunk < 6; chunk++) {
 		const uint64_t before = channel;
 		calls_run(s, &channel, 0.25, 0, &cpu);
 		messages += 3 * (channel - before);
