@@ -327,15 +327,24 @@ static void killed(void)
 	unsigned whole = 0;
 	folder_make();
 	for (unsigned i = 0; i < rounds; i++) {
+		int ends[2];
+		char began;
+		REQUIRE(pipe(ends) == 0);
 		const pid_t pid = fork();
 		if (pid == 0) {
 			struct tier *t;
 			if (opens(&t) != 0)
 				_exit(1);
-			for (uint32_t n = 0;; n++)
+			for (uint32_t n = 0;; n++) {
 				(void)put(t, n % SLOTS);
+				if (n == SLOTS && write(ends[1], "x", 1) != 1)
+					_exit(2);
+			}
 		}
-		usleep(1000 + i * 137 % 5000);
+		close(ends[1]);
+		EXPECT(read(ends[0], &began, 1) == 1);
+		close(ends[0]);
+		usleep(i * 137 % 5000);
 		kill(pid, SIGKILL);
 		waitpid(pid, NULL, 0);
 		struct tier *t;
