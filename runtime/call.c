@@ -377,17 +377,28 @@ static int accepted_send(struct daemon *d, struct call *c)
 	return 0;
 }
 
+/* What is said must be on disk first, and is not yet. */
+static bool not_on_disk(const struct daemon *d, uint64_t mark)
+{
+	return d->store && mark > store_settled(d->store);
+}
+
+bool call_waits_for_log(const struct daemon *d, const struct call *c)
+{
+	return (!c->accepted_sent && not_on_disk(d, c->accept_mark)) || not_on_disk(d, c->hold_mark);
+}
+
 static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
 	uint32_t token_last;
 	size_t byte_last;
-	if (!c->accepted_sent && d->store && c->accept_mark > store_settled(d->store))
+	if (!c->accepted_sent && not_on_disk(d, c->accept_mark))
 		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
 	while (!c->dropped && data_next(c, &token_last, &byte_last))
 		TRY(data_send(d, c, token_last, byte_last));
-	if (d->store && c->hold_mark > store_settled(d->store))
+	if (not_on_disk(d, c->hold_mark))
 		return 0;
 	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */
 	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && c->sent_tokens < c->sampled))
@@ -468,7 +479,8 @@ static void note_send(struct daemon *d, struct call *c)
 	uint8_t body[256];
 	struct wire_writer w;
 	struct turn_view view;
-	if (c->sched == NONE || sched_turn(d->sched, c->sched, &view) != 0)
+	/* Nothing comes before ACCEPTED. */
+	if (!c->accepted_sent || c->sched == NONE || sched_turn(d->sched, c->sched, &view) != 0)
 		return;
 	const bool decoding = view.running && view.sampled > 0 && !c->paused;
 	if (decoding)
@@ -526,6 +538,9 @@ uint64_t calls_tick(struct daemon *d)
 			p->congested = false;
 		else if (p->congested && p->retry_us < next)
 			next = p->retry_us;
+		/* There is nothing that its reader could take: that time is not his. */
+		if (c->state == CALL_DEFERRED || call_waits_for_log(d, c))
+			c->progress_us = d->now_us;
 		if (c->state == CALL_RUNNING) {
 			if (d->now_us >= c->note_us) {
 				c->note_us = d->now_us + d->options.note_ms * 1000;

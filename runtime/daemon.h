@@ -392,6 +392,8 @@ void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *e
 /* Sends what can be sent now: ACCEPTED, DATA within the credit, END; frees the slot after END. */
 void call_flush(struct daemon *d, uint32_t call);
 void calls_flush(struct daemon *d);
+/* The next of it may not be sent before the audit log is on disk: it waits for that, not for its reader. */
+bool call_waits_for_log(const struct daemon *d, const struct call *c);
 /* Stalled readers, deadlines of notes. Returns when to be called next. */
 uint64_t calls_tick(struct daemon *d);
 void call_window(struct daemon *d, uint32_t call, uint64_t max_off);

@@ -406,7 +406,8 @@ static bool drain_over(struct daemon *d)
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_RUNNING && late)
 			call_cancel(d, i, END_DRAIN);
-		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED;
+		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED ||
+			   (c->state == CALL_ENDED && c->peer != NONE && call_waits_for_log(d, c));
 		sending |= c->state == CALL_ENDED && c->peer != NONE;
 	}
 	if (running) {
