@@ -175,7 +175,8 @@ struct call {
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
 	uint64_t seq_made;
-	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ended */
+	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ends */
+	bool cut;               /* it has its END: what is not made of it goes a token at a time */
 	struct utf8_stream utf8;
 	bool pages_lost;
 	uint32_t wait_why, wait_place;
