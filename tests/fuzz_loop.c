@@ -22,257 +22,19 @@
 #include "runtime/loop.h"
 #include "tests/draw.h"
 #include "tests/fuzz_fill.h"
+#include "tests/fuzz_world.h"
 #include "tests/lockstep.h"
 #include "tests/memory.h"
 #include "tests/scripted_engine.h"
 #include "tests/tap.h"
 
 enum {
-	CLIENTS = 6, PRINCIPALS = 2, OWED_MAX_CALLS = 4096, OPS = 512, SESSIONS = 32, KEYS = 12, OFFS = 256,
-	QUIET_EVERY = 1300, LIFE_EVERY = 3500, SEEDS = 4, LOOP_US = 50,
+	KEYS = 12, QUIET_EVERY = 1300, LIFE_EVERY = 3500, SEEDS = 4, LOOP_US = 50,
 	LAG_LOOPS = 200, LAG_LEAP_US = 350000 /* more than two stall times pass while the log lags */
 };
 
-/* A call as its client knows it. */
-struct owed_call {
-	bool used, accepted, dup, must; /* must: it may not be refused */
-	uint32_t client;
-	uint64_t channel, seq, off, window;
-	struct wire_id op;
-	uint8_t method;
-	struct wire_id sess;
-	uint64_t after_seq; /* of a RESUME */
-};
-
-/* Where each DATA of an op ended, and what it was; and how far each client let it go. */
-struct known_op {
-	struct wire_id op;
-	uint32_t principal;
-	uint64_t seqs, granted[CLIENTS];
-	uint32_t off[OFFS], sum[OFFS];
-};
-
-static struct daemon daemon_;
 static struct options options;
-static struct {
-	struct owed_call calls[OWED_MAX_CALLS];
-	struct known_op ops[OPS];
-	uint32_t op_next;
-	struct wire_id sessions[PRINCIPALS][SESSIONS];
-	uint32_t session_next[PRINCIPALS];
-	uint64_t channel[CLIENTS], cancelled[CLIENTS];
-	bool unknown[CLIENTS]; /* it is told to say HELLO */
-	bool here[CLIENTS]; /* it has a place among the peers */
-	bool stuck[CLIENTS], lost[CLIENTS]; /* its pipe is full; it is gone, and the daemon does not know */
-	bool refused[CLIENTS]; /* what was last sent to it found no room */
-	uint64_t messages, ends, data, rejects, resumed, lives, kills, found;
-	uint32_t lag; /* the log falls behind for so many turns of the loop */
-	bool quiet;
-	uint64_t digest; /* of all that was sent */
-} world;
-static const char *wrong, *home;
-
-/* Why a call is over for its client, the last of so many channels: for whoever reads a failure. */
-enum { REASONS = 4096 };
-static char reason[CLIENTS][REASONS];
-
-static void over(struct owed_call *c, char why)
-{
-	c->used = false;
-	reason[c->client][c->channel % REASONS] = why;
-}
-
-static void bad(const char *what)
-{
-	if (!wrong)
-		wrong = what;
-}
-
-static struct owed_call *call_find(uint32_t client, uint64_t channel)
-{
-	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++)
-		if (world.calls[i].used && world.calls[i].client == client && world.calls[i].channel == channel)
-			return &world.calls[i];
-	return NULL;
-}
-
-static uint64_t mix(uint64_t h, const void *at, size_t length)
-{
-	const uint8_t *p = at;
-	for (size_t i = 0; i < length; i++)
-		h = (h ^ p[i]) * 0x100000001b3;
-	return h;
-}
-
-static struct known_op *op_find(const struct wire_id *op)
-{
-	for (uint32_t i = 0; i < OPS; i++)
-		if (memcmp(&world.ops[i].op, op, sizeof *op) == 0)
-			return &world.ops[i];
-	return NULL;
-}
-
-/* Whoever reads it no more is owed nothing. How much that was. */
-static uint32_t client_gone(uint32_t client)
-{
-	uint32_t owed = 0;
-	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++)
-		if (world.calls[i].used && world.calls[i].client == client) {
-			over(&world.calls[i], 'g');
-			owed++;
-		}
-	world.refused[client] = false;
-	return owed;
-}
-
-static void accepted(struct owed_call *c, uint32_t principal, const void *body, size_t length)
-{
-	struct wire_accepted m;
-	if (wire_read_accepted(body, length, &daemon_.wire, &m) != 0 || c->accepted) {
-		bad("ACCEPTED twice, or unreadable");
-		return;
-	}
-	c->accepted = true;
-	c->dup = m.dup;
-	c->op = m.op;
-	struct known_op *k = op_find(&m.op);
-	c->seq = c->after_seq;
-	c->off = c->after_seq && k && c->after_seq <= OFFS ? k->off[c->after_seq - 1] : 0;
-	if (k)
-		return;
-	k = &world.ops[world.op_next++ % OPS];
-	*k = (struct known_op){.op = m.op, .principal = principal};
-}
-
-static void data(struct owed_call *c, const struct wire_header *h, const void *body, size_t length,
-		 const void *blob, size_t blob_length)
-{
-	struct wire_data m;
-	struct known_op *k = op_find(&c->op);
-	const uint32_t sum = (uint32_t)mix(mix(1, body, length), blob, blob_length);
-	if (wire_read_data(body, length, &daemon_.wire, &m) != 0 || !c->accepted || h->seq != c->seq + 1 ||
-	    blob_length != m.n_tokens * 4 || m.off != c->off + m.text.length) {
-		printf("# seq %llu after %llu, off %llu after %llu and %zu bytes, ids in %zu bytes\n",
-		       (unsigned long long)h->seq, (unsigned long long)c->seq, (unsigned long long)m.off,
-		       (unsigned long long)c->off, m.text.length, blob_length);
-		bad("DATA out of order, or not what it says");
-		return;
-	}
-	c->seq = h->seq;
-	c->off = m.off;
-	world.data++;
-	if (k && m.off > c->window && m.off > k->granted[c->client])
-		bad("DATA beyond its credit");
-	if (!k || h->seq > OFFS)
-		return;
-	if (h->seq <= k->seqs && (k->off[h->seq - 1] != m.off || k->sum[h->seq - 1] != sum))
-		bad("what is sent again is not what it was");
-	k->off[h->seq - 1] = (uint32_t)m.off;
-	k->sum[h->seq - 1] = sum;
-	k->seqs = h->seq > k->seqs ? h->seq : k->seqs;
-}
-
-static void end(struct owed_call *c, uint32_t principal, const struct wire_header *h, const void *body,
-		size_t length)
-{
-	static struct wire_end m;
-	if (wire_read_end(body, length, &daemon_.wire, &m) != 0 || !c->accepted || h->seq != c->seq + 1 ||
-	    m.status.length == 0) {
-		bad("END out of order, or unreadable");
-		return;
-	}
-	/* What is gone is asked for again, but not for ever. */
-	const bool gone = m.err.code == ERR_NOT_FOUND ||
-			  (m.err.code == 0 && (c->method == METHOD_SESSION_CLOSE || c->method == METHOD_SESSION_FORGET));
-	for (uint32_t i = 0; gone && i < SESSIONS; i++)
-		if (memcmp(&world.sessions[principal][i], &c->sess, sizeof c->sess) == 0)
-			world.sessions[principal][i] = world.sessions[principal][draw(SESSIONS)];
-	if (m.has_sess && m.err.code == 0)
-		world.sessions[principal][world.session_next[principal]++ % SESSIONS] = m.sess;
-	world.ends++;
-	over(c, 'e');
-}
-
-static void reject(struct owed_call *c, uint32_t client, const struct wire_header *h, const void *body,
-		   size_t length)
-{
-	static struct wire_reject refused;
-	world.rejects++;
-	if (wire_read_reject(body, length, &daemon_.wire, &refused) != 0)
-		bad("REJECT is unreadable");
-	world.unknown[client] |= refused.err.code == ERR_UNAUTHENTICATED;
-	/* A cancel that came too late is refused on its call's channel. */
-	if (!c && h->channel && !world.cancelled[client])
-		bad("REJECT of what nobody asked");
-	/* Unless another came for it meanwhile. */
-	if (c && c->must && refused.err.code != ERR_FENCED) {
-		printf("# refused with %d\n", refused.err.code);
-		bad("a turn that was accepted is not there after a kill");
-	}
-	if (c)
-		over(c, 'r');
-}
-
-static int sink(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length,
-		const void *blob, size_t blob_length)
-{
-	const uint32_t client = d->peers[peer].id[1], principal = client % PRINCIPALS;
-	if (d->peers[peer].id[0] != 'p')
-		return 0; /* a stranger's */
-	if (world.lost[client]) {
-		world.lost[client] = false;
-		client_gone(client);
-		return -ERR_CLOSED;
-	}
-	world.refused[client] = world.stuck[client];
-	if (world.stuck[client])
-		return -ERR_LIMIT;
-	struct owed_call *c = h->channel ? call_find(client, h->channel) : NULL;
-	const uint64_t what[] = {client, h->type, h->channel, h->seq, length, blob_length};
-	world.digest = mix(mix(mix(world.digest, what, sizeof what), body, length), blob, blob_length);
-	switch (h->type) {
-	case WIRE_REJECT:
-		reject(c, client, h, body, length);
-		break;
-	case WIRE_ACCEPTED:
-	case WIRE_DATA:
-	case WIRE_END:
-		if (!c) {
-			printf("# type %#x, client %u, channel %llu, which ended by '%c'\n", h->type, client,
-			       (unsigned long long)h->channel, reason[client][h->channel % REASONS]);
-			bad("a message of a call that is over");
-		} else if (h->type == WIRE_ACCEPTED)
-			accepted(c, principal, body, length);
-		else if (h->type == WIRE_DATA)
-			data(c, h, body, length, blob, blob_length);
-		else
-			end(c, principal, h, body, length);
-		break;
-	case WIRE_NOTE:
-		if (!c || !c->accepted)
-			bad("NOTE of a call that is over, or that was not accepted");
-		break;
-	default:
-		break;
-	}
-	return 0;
-}
-
-/* Who had a place among the peers and was let go is owed nothing. Nobody is who reads and has a call: those
-   give up their place who do not take what is sent, and those to whom nothing is owed. */
-static void places_look(void)
-{
-	bool here[CLIENTS] = {false};
-	for (uint32_t i = 0; i < daemon_.options.peers; i++)
-		if (daemon_.peers[i].used && daemon_.peers[i].id[0] == 'p')
-			here[daemon_.peers[i].id[1]] = true;
-	for (uint32_t i = 0; i < CLIENTS; i++) {
-		const bool reads = !world.refused[i];
-		if (world.here[i] && !here[i] && client_gone(i) && reads)
-			bad("a client that reads was let go");
-		world.here[i] = here[i];
-	}
-}
+static const char *home;
 
 /* As parts_peer does, without a socket. */
 static uint32_t peer_of(uint32_t client)
@@ -540,14 +302,6 @@ static void noise(void)
 		loop_once();
 }
 
-static uint32_t still_owed(void)
-{
-	uint32_t n = 0;
-	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++)
-		n += world.calls[i].used;
-	return n;
-}
-
 static bool nothing_held(void)
 {
 	const struct daemon *d = &daemon_;
@@ -587,21 +341,7 @@ static bool quiet(void)
 	}
 	printf("# %u calls are owed, %s is held, after %llu messages\n", still_owed(),
 	       nothing_held() ? "nothing" : "something", (unsigned long long)world.messages);
-	for (uint32_t i = 0; i < OWED_MAX_CALLS; i++) {
-		const struct owed_call *o = &world.calls[i];
-		const uint32_t at = o->used && o->accepted ? call_of_op(d, o->client % PRINCIPALS, &o->op) : NONE;
-		if (!o->used)
-			continue;
-		printf("# client %u, channel %llu, method %u, accepted %d, dup %d, seq %llu", o->client,
-		       (unsigned long long)o->channel, o->method, o->accepted, o->dup, (unsigned long long)o->seq);
-		if (at != NONE)
-			printf("; its slot: state %d, peer %d, channel %llu, seq %llu of %llu, end %zu, sent %d, "
-			       "restarted %d", d->calls[at].state, (int)d->calls[at].peer,
-			       (unsigned long long)d->calls[at].channel, (unsigned long long)d->calls[at].seq,
-			       (unsigned long long)d->calls[at].seq_made,
-			       d->calls[at].end_length, d->calls[at].end_sent, d->calls[at].restarted);
-		printf("\n");
-	}
+	owed_print();
 	return false;
 }
 
@@ -610,7 +350,7 @@ static int life_open(void)
 	struct daemon *d = &daemon_;
 	lockstep_open();
 	TRY(daemon_inside_open(d, &options));
-	d->sink = sink;
+	d->sink = world_sink;
 	d->now_us = d->started_us = loop_clock_us();
 	CHECK(principal_find(d, "ann", 0) == 0);
 	CHECK(principal_find(d, "bob", 0) == 1);
