@@ -170,7 +170,8 @@ static void say_resume(uint32_t client, const struct wire_id *op, uint64_t after
 	struct owed_call *c = call_new(client);
 	if (!c)
 		return;
-	const struct wire_resume m = {.op = *op, .window = draw(2) ? draw(3000) : 1 << 20, .after_seq = after_seq};
+	const struct wire_resume m = {.op = *op, .window = draw(2) ? draw(3000) : 1 << 20,
+				      .after_seq = after_seq};
 	c->after_seq = m.after_seq;
 	c->window = m.window;
 	c->must = must;

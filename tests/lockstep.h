@@ -18,8 +18,8 @@ void lockstep_begin(uint64_t seed);
 /* The clocks move on. */
 void lockstep_pass(uint64_t us);
 uint64_t lockstep_us(void);
-/* What was pushed so far, and closed by a STEP_END, is on disk when this returns. Between two calls nothing is
-   committed. */
+/* What was pushed so far, and closed by a STEP_END, is on disk when this returns. Between two calls nothing
+   is committed. */
 void lockstep_log(struct store *store);
 /* Before the store is closed: it may write again; or (killed) what is not on disk by now never will be. */
 void lockstep_end(bool killed);
