@@ -253,6 +253,7 @@ static void fault_elsewhere(void)
 	p.collective = &c;
 	fixture_table = ops_cuda;
 	fixture_open(&f, &p, &options, 5);
+	EXPECT(f.ops->page_tags_set(f.device, 0, 0, 16, 0) == 0);
 	for (int i = 0; i < 3; i++) {
 		struct ops_batch *b = fixture_block(&f, s, 2, 2);
 		there = i ? (struct ops_fault){.page = 9, .found = 77} : (struct ops_fault){.page = OPS_NONE};

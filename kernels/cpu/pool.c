@@ -11,33 +11,28 @@
 #define _GNU_SOURCE
 #include "kernels/cpu/pool.h"
 
-#include <limits.h>
-#include <linux/futex.h>
 #include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
-#include <sys/syscall.h>
 #include <time.h>
-#include <unistd.h>
 
 #include "sched/check.h"
 
-enum { SPINS = 2000, YIELDS = 64, RUN_NS = 1200 * 1000 };
+enum { SPINS = 2000, YIELDS = 64, RUN_NS = 2500 * 1000 };
 #define CLOSED 0xffffffffu
 
 struct worker {
 	struct pool *pool;
 	uint32_t thread;
 	pthread_t id;
-	uint64_t looked_ns, ran_ns; /* when it last asked how long it runs; what its clock said */
+	uint64_t looked_ns, ran_ns; /* when it last asked how long it had run, and the answer */
 };
 
 struct pool {
 	uint32_t threads, started;
 	_Alignas(64) _Atomic uint64_t ticket;
 	_Alignas(64) _Atomic uint32_t done; /* items of the open job that are finished */
-	_Atomic uint32_t caller_sleeps;
 	/* The open job. Atomic because a late worker may read while they are written. */
 	_Alignas(64) _Atomic(pool_function *) function;
 	_Atomic(void *) argument;
@@ -61,8 +56,8 @@ static uint64_t clock_ns(clockid_t id)
 	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
 }
 
-/* Between two items: a worker that has run for long is soon made to stop for what else wants the core, and if
-   that were within an item all would wait for it. It stops here of itself. */
+/* Between two items. A worker that has run for long is soon made to stop for what else wants its core, and if
+   that came within an item, all would wait for it. It stops here of itself. */
 static void breathe(struct worker *w)
 {
 	const uint64_t now = clock_ns(CLOCK_MONOTONIC);
@@ -82,25 +77,21 @@ static uint32_t items_run(struct pool *p, uint32_t thread)
 	uint32_t ran = 0;
 	uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
 	while ((uint32_t)ticket != CLOSED) {
-		if (thread && getenv("POOL_BREATHE"))
+		if (thread)
 			breathe(&p->workers[thread]);
 		pool_function *const function =
 			atomic_load_explicit(&p->function, memory_order_relaxed);
 		void *const argument = atomic_load_explicit(&p->argument,
 							    memory_order_relaxed);
 		const uint32_t item = (uint32_t)ticket;
-		const uint32_t count = atomic_load_explicit(&p->count, memory_order_relaxed);
-		if (item >= count)
+		if (item >= atomic_load_explicit(&p->count, memory_order_relaxed))
 			break;
 		if (!atomic_compare_exchange_weak_explicit(&p->ticket, &ticket, ticket + 1,
 							   memory_order_acq_rel,
 							   memory_order_acquire))
 			continue;
 		function(argument, item, thread);
-		/* Counted before the look at who sleeps, as the caller says that it sleeps before it looks at
-		   the count: one of the two sees the other. */
-		if (atomic_fetch_add(&p->done, 1) + 1 == count && thread && atomic_load(&p->caller_sleeps))
-			syscall(SYS_futex, &p->done, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+		atomic_fetch_add_explicit(&p->done, 1, memory_order_release);
 		ran++;
 		ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
 	}
@@ -178,7 +169,6 @@ int pool_open(uint32_t threads, struct pool **out)
 	p->started = 0;
 	atomic_init(&p->ticket, CLOSED);
 	atomic_init(&p->done, 0);
-	atomic_init(&p->caller_sleeps, 0);
 	atomic_init(&p->function, NULL);
 	atomic_init(&p->argument, NULL);
 	atomic_init(&p->count, 0);
@@ -188,9 +178,9 @@ int pool_open(uint32_t threads, struct pool **out)
 	pthread_cond_init(&p->wake, NULL);
 	for (uint32_t i = 1; i < threads; i++) {
 		struct worker *w = &p->workers[i];
-		w->looked_ns = w->ran_ns = 0;
 		w->pool = p;
 		w->thread = i;
+		w->looked_ns = w->ran_ns = 0;
 		if (pthread_create(&w->id, NULL, worker_main, w) != 0) {
 			pool_close(&p);
 			return -ERR_MEMORY;
@@ -221,26 +211,6 @@ uint32_t pool_threads(const struct pool *pool)
 	return pool->threads;
 }
 
-/* For items that workers have. One that is not running may come to run here while this thread sleeps. */
-static void caller_wait(struct pool *p, uint32_t count)
-{
-	uint32_t done;
-	for (uint32_t i = 0; i < SPINS; i++) {
-		if (atomic_load_explicit(&p->done, memory_order_acquire) == count)
-			return;
-		pause_briefly();
-	}
-	if (!getenv("POOL_SLEEP")) {
-		while (atomic_load_explicit(&p->done, memory_order_acquire) < count)
-			sched_yield();
-		return;
-	}
-	atomic_store(&p->caller_sleeps, 1);
-	while ((done = atomic_load(&p->done)) < count)
-		syscall(SYS_futex, &p->done, FUTEX_WAIT_PRIVATE, done, NULL, NULL, 0);
-	atomic_store(&p->caller_sleeps, 0);
-}
-
 void pool_run(struct pool *p, pool_function *function, void *argument, uint32_t count)
 {
 	CHECK(count < CLOSED - POOL_THREADS_MAX);
@@ -260,7 +230,13 @@ void pool_run(struct pool *p, pool_function *function, void *argument, uint32_t 
 	atomic_store(&p->ticket, (uint64_t)job << 32);
 	sleepers_wake(p);
 	items_run(p, 0);
-	caller_wait(p, count);
+	for (uint32_t i = 0; atomic_load_explicit(&p->done, memory_order_acquire) < count;
+	     i++) {
+		if (i < SPINS)
+			pause_briefly();
+		else
+			sched_yield();
+	}
 	atomic_store_explicit(&p->ticket, (uint64_t)job << 32 | CLOSED,
 			      memory_order_release);
 }
