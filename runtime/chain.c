@@ -8,8 +8,8 @@
  * Whose a page is does not go into its key: the scheduler keeps principals apart, since what an
  * operator names as public is found by all.
  *
- * Where given and sampled tokens are multiplied differently (--prefill-weights) a page is named by both: which
- * token each is, and how it came.
+ * Where given and sampled tokens are multiplied differently (--prefill-weights) a page is named by
+ * both: which token each is, and how it came.
  *
  * Keys are made anew for each turn, from the history itself. That is a microsecond for four pages,
  * and what is shared can never be another history's because a note of it was not kept in step.

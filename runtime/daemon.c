@@ -162,11 +162,13 @@ static int prefill_choose(struct daemon *d, struct forward_options *f, struct pl
 	TRY(forward_needs(d->model, f, &needs, reason));
 	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
 	if (p->available && sum + more > p->available) {
-		log_say(LOG_NOTICE, "--prefill-weights auto: same: there is no room for a copy of %.1f MiB", mib(more));
+		log_say(LOG_NOTICE, "--prefill-weights auto: same: there is no room for a copy of %.1f MiB",
+			mib(more));
 		return 0;
 	}
 	log_say(LOG_NOTICE, "--prefill-weights auto: int8: given tokens take a copy of the weights in 8 bits "
-		"(%.1f MiB): faster, and perplexity is some per cent higher; --prefill-weights same if it must not be",
+		"(%.1f MiB): faster, and perplexity is some per cent higher; "
+		"--prefill-weights same if it must not be",
 		mib(more));
 	d->options.prefill = PREFILL_INT8;
 	d->limits.weights_bytes += more;

@@ -237,7 +237,8 @@ static int rank1_lives(void *self)
 	return 0;
 }
 
-/* What another rank has found ends the sequence here too; the lowest rank that found something has the word. */
+/* What another rank has found ends the sequence here too; the lowest rank that found something has the
+   word. */
 static void fault_elsewhere(void)
 {
 	struct ops_fault there = {.page = OPS_NONE};

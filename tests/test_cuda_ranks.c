@@ -127,8 +127,8 @@ static void agree(void)
 	}
 }
 
-/* Pages that have other tags than the batch says are at fault on both; the next step is sound again. (A fault on
-   one alone: test_cuda_device.c.) */
+/* Pages that have other tags than the batch says are at fault on both; the next step is sound again.
+   (A fault on one alone: test_cuda_device.c.) */
 static void fault(void)
 {
 	struct model *model = model_of("mistral", 2);
