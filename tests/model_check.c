@@ -427,7 +427,10 @@ static void promises_after(struct model *m, uint32_t yielding)
 			return;
 	}
 	int64_t taken = own_yielding(m, session);
-	if (model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
+	/* What is given up for a copy that failed, after it was asked, may make it fit: it is asked again with
+	   the next event. */
+	int mended = m->event.kind == EVENT_COPY_DONE && m->event.as.copy.err;
+	if (mended || model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
 		return;
 	if (claims_covered(m, (int64_t)cover - taken, (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
