@@ -127,8 +127,8 @@ static size_t try_after(const struct form *f, const struct form_state *s, char *
 }
 
 /* Of the first `count` tokens those whose bytes are the text's up to `most`, and that the form takes from
-   the state on: a vocabulary may put a space before a text, and a state after a token need not have room for
-   the same ways as after its bytes. */
+   the state on: a vocabulary may put a space before a text, and what is dropped for want of room behind each
+   byte need not be what is dropped behind a token. */
 static size_t taken(const struct form *f, struct form_state s, const char *text, size_t most,
 		    const uint32_t *ids, size_t count)
 {
