@@ -283,7 +283,8 @@ static void more_ways_than_room(void)
 	for (int i = 0; i < 32; i++) {
 		for (int depth = 0; depth < (i > 0 ? 5 : 4); depth++)
 			at += (size_t)sprintf(schema + at, "%s", around);
-		at += (size_t)sprintf(schema + at, i > 0 ? "{\"const\":%d}}" : "{\"type\":\"array\",\"maxItems\":0}", i);
+		at += (size_t)sprintf(schema + at,
+				      i > 0 ? "{\"const\":%d}}" : "{\"type\":\"array\",\"maxItems\":0}", i);
 		at += (size_t)sprintf(schema + at, i < 31 ? "}}}}," : "}}}}]}");
 	}
 	int code = form_open_schema(index_, (struct text){schema, at}, 20, &form, &reason);
