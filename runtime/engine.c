@@ -1,5 +1,5 @@
 /*
- * The engine's thread. Jobs go to it and come back through two queues of three places, each with one
+ * The engine's thread. Jobs go to it and come back through two queues with a place for each, each with one
  * writer and one reader; an eventfd beside each counts what is in it. Whoever takes from a queue
  * takes from its counter first, so a place is never read before it was written, and the thread
  * sleeps in read(2) when there is nothing to do.
@@ -16,7 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One job computes while the loop fills the next; a third is without a batch. */
 /* One that is filled, one with a batch, and two with copies alone: one of them beside the next batch. */
 enum { ENGINE_JOBS = 4 };
 

@@ -2,7 +2,7 @@
  * The engine: the one thread that owns the device. The loop hands it whole jobs and gets them back;
  * they share nothing else.
  *
- * Three jobs exist: one computes, one is being filled, one may be of those without a batch. The loop
+ * Four jobs exist: one is being filled, one has a batch, two may be of those without one. The loop
  * takes a free one, fills it, submits it; the engine sets the tags of newly
  * assigned pages, clears what must be cleared, computes the block, and gives the job back through
  * engine_done, announced on engine_fd (an eventfd, readable while any is done).
