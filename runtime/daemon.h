@@ -454,12 +454,15 @@ void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 enum host_state {
 	HOST_BYTES = 1, /* somebody's bytes are there */
 	HOST_HELD = 2,  /* by the scheduler's word */
-	HOST_BUSY = 4   /* the engine or the disk copies from or to it */
+	HOST_BUSY = 4,  /* the engine or the disk copies from or to it */
+	HOST_WIPE = 8   /* to be zeroed after that */
 };
 int lower_open(struct daemon *d);
 /* Zeroes what lies on the host and in the hands of copies and is nobody's, a part of it; false: there is
-   more. */
+   more. What is being copied is zeroed after that (forget_due). */
 bool lower_wipe(struct daemon *d);
+/* A copy from or to a page of the host is over; leaves: the page has nothing more to do there. */
+void lower_host_copied(struct daemon *d, uint32_t number, bool leaves);
 void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);

@@ -170,9 +170,20 @@ static void group_add(struct daemon *d, uint32_t group, uint64_t *bytes)
 	}
 }
 
-void forget_submit(struct daemon *d)
+/* What the job in hand zeroes already: it may wait for a spare one for a while. */
+static uint64_t hand_bytes(const struct daemon *d)
 {
 	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < d->job->assign_count; i++) {
+		const struct engine_assign *a = &d->job->assign[i];
+		bytes += a->clear ? a->page_count * d->limits.group[a->group].page_bytes : 0;
+	}
+	return bytes;
+}
+
+void forget_submit(struct daemon *d)
+{
+	uint64_t bytes = d->wipe_count ? hand_bytes(d) : 0;
 	for (uint32_t g = 0; g < d->limits.group_count && d->wipe_count > 0; g++)
 		group_add(d, g, &bytes);
 	/* Runs to be zeroed are all that a job without a batch has of these. */

@@ -40,7 +40,9 @@ bool lower_wipe(struct daemon *d)
 	lower_disk_wipe(d);
 	for (uint32_t i = 0; i < host_pages(d); i++) {
 		uint32_t slot = i;
-		if (d->host_state[i] != HOST_BYTES)
+		if (d->host_state[i] == (HOST_BYTES | HOST_BUSY))
+			d->host_state[i] |= HOST_WIPE;
+		if (d->host_state[i] & (HOST_HELD | HOST_BUSY) || d->host_state[i] == 0)
 			continue;
 		if (bytes >= FORGET_STEP_BYTES)
 			return false;
@@ -50,6 +52,13 @@ bool lower_wipe(struct daemon *d)
 		d->host_state[i] = 0;
 	}
 	return true;
+}
+
+void lower_host_copied(struct daemon *d, uint32_t number, bool leaves)
+{
+	uint8_t *state = &d->host_state[number];
+	*state &= (uint8_t)~(leaves ? HOST_BUSY | HOST_HELD : HOST_BUSY);
+	d->forget_due = d->forget_due || (*state & HOST_WIPE);
 }
 
 int lower_open(struct daemon *d)
@@ -96,7 +105,7 @@ static void host_copy(struct daemon *d, const struct effect *e, bool up)
 		.up = up, .tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
 		.bytes = host_at(d, group, slot), .stage = NONE,
 		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP)};
-	d->host_state[number] |= up ? HOST_BUSY : HOST_BYTES | HOST_HELD | HOST_BUSY;
+	d->host_state[number] = HOST_BYTES | HOST_HELD | HOST_BUSY;
 	/* Nobody writes there now: the page is on its way up. */
 	if (up && inject_now(&d->inject, INJECT_BITS_HOST))
 		host_at(d, group, slot)[inject_random(&d->inject, bytes)] ^= 1;
@@ -157,7 +166,7 @@ void lower_take(struct daemon *d, const struct engine_job *job)
 			continue;
 		}
 		/* What went up is needed here no more. */
-		d->host_state[c->sum - d->host_sums] &= (uint8_t)~(c->up ? HOST_BUSY | HOST_HELD : HOST_BUSY);
+		lower_host_copied(d, (uint32_t)(c->sum - d->host_sums), c->up);
 		lower_done(d, c->copy, err);
 		if (err && c->up && err == ERR_INTEGRITY)
 			host_incident(d, c);

@@ -132,7 +132,7 @@ void lower_free(struct daemon *d, const struct effect *e)
 static void tell(struct daemon *d, const struct disk_move *m, int err)
 {
 	if (m->from == PLACE_HOST)
-		d->host_state[pages_number(d, PLACE_HOST, m->group, m->page)] &= (uint8_t)~(HOST_BUSY | HOST_HELD);
+		lower_host_copied(d, pages_number(d, PLACE_HOST, m->group, m->page), true);
 	lower_done(d, m->copy, err);
 	if (err)
 		d->disk->lost++;

@@ -292,6 +292,7 @@ bool step_job_send(struct daemon *d)
 		return false;
 	engine_submit(d->engine, d->job);
 	d->job = engine_job(d->engine);
+	CHECK(d->job);
 	return true;
 }
 
