@@ -39,11 +39,12 @@ struct engine_sum {
 	uint64_t digest[2];
 	uint32_t tokens, reserved;
 };
+enum { ENGINE_LATE_MS = 50 };
 struct engine_copy {
 	uint64_t copy, tag;      /* the scheduler's number; up: the page's new tag */
 	uint32_t group, page, up, tokens;
 	uint32_t stage;          /* the loop's own: what the bytes are of */
-	uint32_t skip;           /* 1: nothing is moved, on purpose */
+	uint32_t skip, late;     /* 1: nothing is moved, it takes ENGINE_LATE_MS longer; on purpose */
 	int err;                 /* the result: an enum err, or 0 */
 	struct engine_sum *sum;  /* beside the bytes; both the engine's until the job is done */
 	uint8_t *bytes;

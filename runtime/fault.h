@@ -27,7 +27,6 @@ enum fault_point {
 	FAULT_ANCHOR,     /* an anchor is written */
 	FAULT_RESERVE,    /* head-room is asked of the disk */
 	FAULT_KEYS,       /* the keys of sessions are flushed */
-	FAULT_COPY,       /* the engine copies a page to or from a lower place */
 	FAULT_FORGET,     /* a session's key is written over, nothing else of its end is on disk */
 	FAULT_COUNT
 };

@@ -104,7 +104,8 @@ static void host_copy(struct daemon *d, const struct effect *e, bool up)
 		.copy = e->as.copy.copy, .group = group, .page = up ? e->as.copy.page_to : e->as.copy.page_from,
 		.up = up, .tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
 		.bytes = host_at(d, group, slot), .stage = NONE,
-		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP)};
+		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP),
+		.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	d->host_state[number] = HOST_BYTES | HOST_HELD | HOST_BUSY;
 	/* Nobody writes there now: the page is on its way up. */
 	if (up && inject_now(&d->inject, INJECT_BITS_HOST))

@@ -267,7 +267,8 @@ static bool down_begin(struct daemon *d, const struct disk_move *m)
 	g->engine = true;
 	d->job->copy[d->job->copy_count++] = (struct engine_copy){
 		.copy = m->copy, .page = m->page, .tokens = m->tokens, .sum = &g->sum, .bytes = g->bytes,
-		.stage = (uint32_t)(g - x->stage), .skip = inject_now(&d->inject, INJECT_COPY_SKIP)};
+		.stage = (uint32_t)(g - x->stage), .skip = inject_now(&d->inject, INJECT_COPY_SKIP),
+		.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	return true;
 }
 
@@ -329,7 +330,8 @@ static void ups_run(struct daemon *d)
 		g->engine = true;
 		d->job->copy[d->job->copy_count++] = (struct engine_copy){
 			.copy = g->move.copy, .page = g->move.page, .up = 1, .tokens = g->move.tokens,
-			.tag = g->move.tag_to, .sum = &g->sum, .bytes = g->bytes, .stage = i};
+			.tag = g->move.tag_to, .sum = &g->sum, .bytes = g->bytes, .stage = i,
+			.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	}
 }
 

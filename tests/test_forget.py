@@ -254,7 +254,7 @@ def going_down():
     wire.turn(session, words(300), max_tokens=2, ignore_end=True)
     left_clean(daemon)
     needles = some_bytes(daemon.home)
-    daemon = start(*TIERS, "--inject", f"copy@30=wait:{1000 * ar1.SLOW}", home=daemon.home)
+    daemon = start(*TIERS, "--inject", "copy-late/1", home=daemon.home)
     wire = Wire(daemon.endpoint)
     reply = wire.turn(session, words(3), max_tokens=2, ignore_end=True)  # 19 copies
     assert reply.usage["recomputed"] == 0, reply.usage
