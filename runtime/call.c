@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/fault.h"
 #include "runtime/forget.h"
 #include "runtime/keep.h"
 
@@ -396,6 +397,8 @@ static int accepted_send(struct daemon *d, struct call *c)
 	uint8_t body[64];
 	struct wire_writer w;
 	const struct wire_accepted m = {.op = c->op, .dup = c->dup, .durable = c->accept_mark != 0};
+	if (m.durable)
+		(void)fault_pass(FAULT_ACCEPTED);
 	wire_writer_init(&w, body, sizeof body);
 	CHECK(wire_write_accepted(&w, &m) == 0);
 	TRY(peer_send(d, c->peer, WIRE_ACCEPTED, c->channel, 0, body, w.length, NULL, 0));

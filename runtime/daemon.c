@@ -358,6 +358,7 @@ static int store_start(struct daemon *d)
 	so.history_entries = d->options.audit_history;
 	so.segment_entries = (uint32_t)d->options.audit_segment;
 	so.readers_ms = (uint32_t)d->options.audit_readers_ms;
+	so.reader_stay_ms = (uint32_t)d->options.audit_reader_stay_ms;
 	so.anchor_dir = d->options.anchor;
 	so.anchor_ms = (uint32_t)d->options.anchor_ms;
 	so.anchor_entries = (uint32_t)d->options.anchor_entries;

@@ -8,7 +8,7 @@ void keep_say(struct daemon *d)
 {
 	const int space = store_space(d->store), archive = store_archive_failed(d->store);
 	const bool waits = store_waits(d->store);
-	const uint32_t reader = store_reader_stays(d->store);
+	const uint32_t reader = store_reader_stays(d->store), ended = store_reader_ended(d->store);
 	int anchor;
 	const uint64_t anchored = store_anchored(d->store, &anchor);
 	if (space == -ERR_DISK_FULL && d->told.space != space)
@@ -31,9 +31,13 @@ void keep_say(struct daemon *d)
 	if (reader && d->told.reader != reader)
 		log_say(LOG_ERROR, "process %u reads the audit log and does not go on: the log grows while it "
 			"stays", reader);
+	if (ended && d->told.ended != ended)
+		log_say(LOG_ERROR, "process %u was ended: it stayed in one transaction of the audit log for "
+			"--audit-reader-stay-ms", ended);
 	d->told.space = space;
 	d->told.waits = waits;
 	d->told.anchor = anchor;
 	d->told.archive = archive;
 	d->told.reader = reader;
+	d->told.ended = ended;
 }

@@ -151,6 +151,8 @@ static const struct entry table[] = {
 	NUMBER("audit-segment", audit_segment, 16, 16384, "16384", "entries that go there in one file"),
 	NUMBER("audit-readers-ms", audit_readers_ms, 100, 3600000, "60000",
 	       "time between two looks at who reads the log beside"),
+	NUMBER("audit-reader-stay-ms", audit_reader_stay_ms, 0, 86400000, "300000",
+	       "who stays in one transaction of the log for longer is ended (SIGKILL); 0: never"),
 	TEXT("anchor", anchor, "", "folder, better on another machine's disk, where the log is anchored"),
 	NUMBER("anchor-ms", anchor_ms, 1, 86400000, "10000", "one anchor after so long, if the log grew"),
 	NUMBER("anchor-entries", anchor_entries, 1, 1 << 30, "1024", "... or after so many entries"),

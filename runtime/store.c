@@ -372,6 +372,11 @@ uint32_t store_reader_stays(const struct store *store)
 	return atomic_load(&store->room.reader);
 }
 
+uint32_t store_reader_ended(const struct store *store)
+{
+	return atomic_load(&store->room.ended);
+}
+
 uint64_t store_boot(const struct store *store)
 {
 	return store->boot;

@@ -60,6 +60,7 @@ struct store_options {
 	uint64_t history_entries; /* kept in data.mdb, the rest goes to segments; 0: all */
 	uint32_t segment_entries; /* of one segment, at most 16,384 */
 	uint32_t readers_ms;      /* time between two looks at other readers */
+	uint32_t reader_stay_ms;  /* one that stays in a transaction for longer is ended; 0: never */
 	const char *anchor_dir; /* where anchors go; NULL: nowhere */
 	uint32_t anchor_ms, anchor_entries; /* one after so long, or so many entries */
 	uint32_t ring_records;  /* power of two */
@@ -108,6 +109,8 @@ int store_archive_failed(const struct store *store);
 /* The process of another reader of the log that has stayed in a transaction for too long, so that
    the file grows; 0: none. */
 uint32_t store_reader_stays(const struct store *store);
+/* The process of the last reader that stayed too long and was ended by SIGKILL (reader_stay_ms); 0: none. */
+uint32_t store_reader_ended(const struct store *store);
 /* What must be there after a restart: values by key, written in the transaction of the step in which
    they are pushed. A value is proven when it is read (a sum over key and bytes). */
 enum store_table {

@@ -27,6 +27,8 @@ struct store_room {
 	uint64_t looked_ns, readers_ns; /* when the disk was asked; when readers were looked at */
 	_Atomic int state;       /* what store_space says */
 	_Atomic uint32_t reader; /* the process of a reader that stays too long; 0: none */
+	uint64_t reader_txn, reader_ns; /* its transaction, and since when it was seen there */
+	_Atomic uint32_t ended;  /* the process of the last reader that was ended; 0: none */
 };
 
 struct store {

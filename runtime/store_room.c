@@ -9,8 +9,10 @@
  */
 #include "config.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -22,7 +24,7 @@
 #include "runtime/store_inside.h"
 #include "sched/check.h"
 
-enum { RETRY_MS = 500, STAYS_TXNS = 64 };
+enum { RETRY_MS = 500, STAYS_TXNS = 64, READER_PATH_MAX = 4096 };
 
 static uint64_t used_bytes(const struct store *s)
 {
@@ -150,7 +152,7 @@ bool room_more(struct store *s)
 }
 
 struct readers {
-	uint64_t oldest;
+	uint64_t oldest; /* transaction */
 	uint32_t pid;
 };
 
@@ -167,7 +169,44 @@ static int reader_line(const char *text, void *arg)
 	return 0;
 }
 
-static void readers_look(struct store *s)
+/* Whether the process that has this number here has the log's lock file open: of another name space's
+   readers the table holds numbers that mean nothing, or somebody else, here. */
+static bool reader_ours(const struct store *s, uint32_t pid)
+{
+	char path[READER_PATH_MAX];
+	struct stat lock, st;
+	bool ours = false;
+	snprintf(path, sizeof path, "%s/lock.mdb", s->disk.dir);
+	if (stat(path, &lock) != 0)
+		return false;
+	snprintf(path, sizeof path, "/proc/%u/fd", pid);
+	DIR *dir = opendir(path);
+	for (struct dirent *e; dir && !ours && (e = readdir(dir)) != NULL;) {
+		snprintf(path, sizeof path, "/proc/%u/fd/%.32s", pid, e->d_name);
+		ours = stat(path, &st) == 0 && st.st_dev == lock.st_dev && st.st_ino == lock.st_ino;
+	}
+	if (dir)
+		closedir(dir);
+	return ours;
+}
+
+/* What one transaction keeps from being used again has a bound: the file's growth in that time. */
+static void reader_end(struct store *s, const struct readers *r, uint64_t now_ns)
+{
+	struct store_room *room = &s->room;
+	if (r->oldest != room->reader_txn || r->pid != atomic_load(&room->reader)) {
+		room->reader_txn = r->oldest;
+		room->reader_ns = now_ns;
+		return;
+	}
+	if (s->options.reader_stay_ms == 0 || now_ns < room->reader_ns + s->options.reader_stay_ms * 1000000ull ||
+	    !reader_ours(s, r->pid) || kill((pid_t)r->pid, SIGKILL) != 0)
+		return;
+	atomic_store(&room->ended, r->pid);
+	store_announce(s);
+}
+
+static void readers_look(struct store *s, uint64_t now_ns)
 {
 	struct readers r = {.oldest = UINT64_MAX};
 	MDB_envinfo info;
@@ -178,6 +217,8 @@ static void readers_look(struct store *s)
 	(void)mdb_reader_list(s->disk.env, reader_line, &r);
 	const bool stays = r.oldest != UINT64_MAX && r.oldest + STAYS_TXNS < info.me_last_txnid &&
 			   r.pid != (uint32_t)getpid();
+	if (stays)
+		reader_end(s, &r, now_ns);
 	if (atomic_exchange(&s->room.reader, stays ? r.pid : 0) == 0 && stays)
 		store_announce(s);
 }
@@ -188,7 +229,7 @@ uint64_t room_chores(struct store *s, uint64_t now_ns)
 	const uint64_t every = s->options.readers_ms * 1000000ull;
 	if (every > 0 && now_ns >= r->readers_ns + every) {
 		r->readers_ns = now_ns;
-		readers_look(s);
+		readers_look(s, now_ns);
 	}
 	if (!r->disk_full)
 		return UINT64_MAX;

@@ -144,6 +144,7 @@ def loop():
     print("# " + ", ".join(f"{k} {v}" for k, v in count.items() if k not in ("lost", "broken", "twice")))
     print(f"# the log: {verdict['entries']} entries, {verdict['archived']} in segments, {verdict['anchors']} anchors, boot {verdict['boot']}")
     assert count["lost"] == count["broken"] == count["twice"] == 0
+    assert KILLS < 500 or all(count[p] for p in POINTS), "a point that nothing passes"
     assert life.daemon.stop() == 0 or life.point
 
 

@@ -299,6 +299,42 @@ static void readers(void)
 	EXPECT_EQ(store_close(&s), 0);
 }
 
+/* What a reader that stays costs has a bound: it is ended, and the file grows no more. */
+static void reader_ended(void)
+{
+	struct store *s;
+	uint64_t step = 0;
+	int ready, status = 0;
+	char word = 0;
+	struct store_options o = dir_options();
+	o.readers_ms = 20;
+	o.reader_stay_ms = 200;
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	growth(s, &step, 50);
+	const pid_t pid = reader_begin(reader_stays, &ready);
+	REQUIRE(read(ready, &word, 1) == 1);
+	EXPECT_EQ(word, 'y');
+	growth(s, &step, 100);
+	EXPECT_EQ(waitpid(pid, &status, WNOHANG), 0); /* not before its time */
+	pid_t gone = 0;
+	for (unsigned i = 0; i < 2000 && gone == 0; i++) {
+		growth(s, &step, 1);
+		wait_ms(2);
+		gone = waitpid(pid, &status, WNOHANG);
+	}
+	EXPECT_EQ(gone, pid);
+	EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
+	EXPECT_EQ(store_reader_ended(s), (uint32_t)pid);
+	if (gone != pid)
+		kill(pid, SIGKILL);
+	close(ready);
+	wait_ms(60);
+	growth(s, &step, 20);
+	EXPECT(growth(s, &step, 200) < 200 * 4096);
+	EXPECT_EQ(store_reader_stays(s), 0);
+	EXPECT_EQ(store_close(&s), 0);
+}
+
 /* A reader that goes on lets go of what it read, many times a second. */
 static void reader_moves(void)
 {
@@ -380,6 +416,7 @@ int main(void)
 	in_dir(headroom_refused, "without head-room it says so, writes what runs, and asks again");
 	in_dir(disk_full, "a disk that is full, and then is not");
 	in_dir(readers, "a reader that stays is named; a dead one, and one that pauses, hold nothing");
+	in_dir(reader_ended, "a reader that stays for too long is ended");
 	in_dir(reader_moves, "a reader that goes on holds nothing up");
 	in_dir(verified_beside, "verify beside a writer, in many transactions");
 	return tap_done();
