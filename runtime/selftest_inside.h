@@ -15,7 +15,7 @@ struct player {
 	uint32_t prompt[TURNS][PROMPT_MAX], prompt_count[TURNS];
 	uint32_t right[TURNS][OUTPUT];
 	uint32_t history[TURNS + 1]; /* after so many turns; known from the first play on */
-	uint32_t done;               /* turns that were answered */
+	uint32_t done, most;         /* turns that were answered; before some of them were asked again */
 	bool opened, closing;
 	/* The call in hand. */
 	uint64_t channel;

@@ -61,9 +61,10 @@ static void end_take(struct daemon *d, struct player *p, const void *body, size_
 	if (!p->opened && end.has_sess) {
 		p->id = end.sess;
 		p->opened = true;
-		p->done = p->history[0] = 0;
+		p->done = p->most = p->history[0] = 0;
 	} else if (p->got_count == OUTPUT) {
 		p->done = p->turn + 1;
+		p->most = p->done > p->most ? p->done : p->most;
 		p->history[p->done] = (uint32_t)end.usage.history;
 	}
 }
@@ -266,11 +267,11 @@ static void strays_end(struct daemon *d)
 	}
 }
 
-/* A turn that ran when the process ended may have gone on since: between the turns that were answered and
-   the next. */
+/* A turn that ran when the process ended may have gone on since, or, when it was asked again, not have cut
+   anything yet: between the turns that were answered and the next, or all that were ever. */
 static bool left_right(const struct player *p, uint32_t history)
 {
-	const uint32_t most = p->done < TURNS ? p->done + 1 : p->done;
+	const uint32_t next = p->done < TURNS ? p->done + 1 : p->done, most = next > p->most ? next : p->most;
 	return history >= p->history[p->done] && history <= p->history[most];
 }
 
