@@ -41,6 +41,8 @@ static const char *reason_name(const struct store_record *r)
 {
 	if (r->kind == STORE_INCIDENT)
 		return r->reason < REASON_COUNT ? reasons[r->reason] : "other";
+	if (r->kind == STORE_ASSIGN)
+		return r->reason ? "zeroed" : ""; /* before it was given: another principal had it */
 	return r->reason < sizeof lost / sizeof lost[0] ? lost[r->reason] : "other";
 }
 

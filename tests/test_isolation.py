@@ -106,7 +106,7 @@ def replayed(records):
             assert r["kind"] == "share" or page not in holds, (page, r)
             if r["kind"] == "assign" and last.get(page, r["principal"]) != r["principal"]:
                 handed += 1
-                zeroed += r["value"][0] == 1  # of a copy from below the whole page is written
+                zeroed += r["reason"] == "zeroed"  # of a copy from below the whole page is written
             holds[page] = r["principal"]
             seen.add(r["principal"])
     assert len(seen) == 2 and handed > 3 and zeroed > 0, (seen, handed, zeroed)
