@@ -482,7 +482,8 @@ static void store_take(struct daemon *d)
 	keep_say(d);
 	const uint64_t durable = store_durable(d->store), conflicts = store_conflicts(d->store);
 	if (conflicts != d->conflicts_told) {
-		log_say(d->sink ? LOG_DEBUG : LOG_ERROR, "integrity: %llu owner rows of the audit log were not what they should be",
+		log_say(d->sink ? LOG_DEBUG : LOG_ERROR,
+			"integrity: %llu owner rows of the audit log were not what they should be",
 			(unsigned long long)(conflicts - d->conflicts_told));
 		d->incidents[REASON_ROW] += conflicts - d->conflicts_told;
 		d->conflicts_told = conflicts;

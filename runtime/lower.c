@@ -172,7 +172,8 @@ void lower_take(struct daemon *d, const struct engine_job *job)
 		if (err && c->up && err == ERR_INTEGRITY)
 			host_incident(d, c);
 		if (err)
-			log_say(d->sink ? LOG_DEBUG : LOG_ERROR, "a page could not be moved: %s; its tokens will be computed again",
+			log_say(d->sink ? LOG_DEBUG : LOG_ERROR,
+				"a page could not be moved: %s; its tokens will be computed again",
 				err_text(-err));
 	}
 }

@@ -177,11 +177,11 @@ static int life(const char *spec, bool ends)
 		return -ERR_MEMORY;
 	if (pid == 0) {
 		if (freopen(said_path(), "w", stderr) == NULL)
-			exit(2);
+			_exit(2);
 		t->code = life_lead(spec);
 		t->world = fault_made();
 		daemon_inside_close(&t->daemon);
-		exit(t->code ? 1 : 0);
+		_exit(t->code ? 1 : 0);
 	}
 	while (waitpid(pid, &status, 0) < 0)
 		if (errno != EINTR)
@@ -242,18 +242,21 @@ static void report(bool json, int code)
 		for (unsigned k = 0; k < INJECT_COUNT; k++)
 			if (t->kinds[k])
 				printf("%" PRIu64 " %s, ", t->kinds[k], inject_name(k));
-		printf("%" PRIu64 " row, %" PRIu64 " tier, %" PRIu64 " disk and clock, %" PRIu64 " crash\n",
+		printf("%" PRIu64 " row, %" PRIu64 " tier, %" PRIu64 " world, %" PRIu64 " crash\n",
 		       t->kind_row, t->kind_tier, t->kind_world, t->kind_ends);
 		printf("found            %" PRIu64 ": %" PRIu64 " by tag, %" PRIu64 " by digest, %" PRIu64
 		       " by a page's proof, %" PRIu64 " on the way up, %" PRIu64 " by owner row\n",
 		       detected, t->by_tag, t->by_digest, t->by_proof, t->by_lower, t->by_row);
-		printf("not to be found  %" PRIu64 " endured, %" PRIu64 " in what nobody read again\n", endured, silent);
+		printf("not to be found  %" PRIu64 " endured, %" PRIu64 " in what nobody read again\n",
+		       endured, silent);
 		printf("undetected       %" PRIu64 "\n", t->undetected);
 		printf("tokens           %" PRIu64 " sent, %" PRIu64 " wrong\nsessions lost    %" PRIu64 " over %"
 		       PRIu64 " starts\n", t->tokens, t->tokens_wrong, t->sessions_lost, t->lives);
 	}
-	printf("{\"injected\": %" PRIu64 ", \"detected\": %" PRIu64 ", \"undetected\": %" PRIu64 ", \"endured\": %" PRIu64
-	       ", \"unread\": %" PRIu64 ", \"outside\": %" PRIu64 ", \"by_tag\": %" PRIu64 ", \"by_digest\": %" PRIu64
+	printf("{\"injected\": %" PRIu64 ", \"detected\": %" PRIu64 ", \"undetected\": %" PRIu64
+	       ", \"endured\": %" PRIu64
+	       ", \"unread\": %" PRIu64 ", \"outside\": %" PRIu64 ", \"by_tag\": %" PRIu64
+	       ", \"by_digest\": %" PRIu64
 	       ", \"by_proof\": %" PRIu64 ", \"by_copy\": %" PRIu64 ", \"by_row\": %" PRIu64 ", ",
 	       made, detected, t->undetected, endured, silent, outside, t->by_tag, t->by_digest, t->by_proof,
 	       t->by_lower, t->by_row);
@@ -261,7 +264,8 @@ static void report(bool json, int code)
 		printf("\"%s\": %" PRIu64 ", ", inject_name(k), t->kinds[k]);
 	printf("\"row\": %" PRIu64 ", \"crash\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"tokens_wrong\": %" PRIu64
 	       ", \"sessions_lost\": %" PRIu64 ", \"starts\": %" PRIu64 ", \"steps_to_detection\": %" PRIu64
-	       ", \"ok\": %s}\n", t->kind_row, t->kind_ends, t->tokens, t->tokens_wrong, t->sessions_lost, t->lives,
+	       ", \"ok\": %s}\n", t->kind_row, t->kind_ends, t->tokens, t->tokens_wrong,
+	       t->sessions_lost, t->lives,
 	       t->steps_to_detection, code == 0 ? "true" : "false");
 }
 
@@ -285,8 +289,10 @@ static bool spec_draw(char *spec, size_t bytes)
 	static const struct { const char *point, *what; unsigned within; } ends[] = {
 		{"put", "crash", 900}, {"commit", "crash", 200}, {"committed", "crash", 200}, {"row", "crash", 2000},
 		{"step", "crash", 4000}, {"batch", "crash", 3000}, {"accepted", "crash", 100}, {"keys", "crash", 20},
-		{"tier-write", "crash", 100}, {"tier-read", "crash", 50}, {"commit", "eio", 300}, {"put", "eio", 900}};
-	const int n = snprintf(spec, bytes, "tag-device/25,tag-table/25,swap/25,double-assign/25,early-free/25,bits-idle/3,"
+		{"tier-write", "crash", 100}, {"tier-read", "crash", 50}, {"commit", "eio", 300},
+		{"put", "eio", 900}};
+	const int n = snprintf(spec, bytes,
+		"tag-device/25,tag-table/25,swap/25,double-assign/25,early-free/25,bits-idle/3,"
 		"skip-free/40,bits-host/4,bits-disk/4,copy-skip/6,copy-late/60,tier-write/199=eio,"
 		"tier-write/499=enospc,tier-read/97=wait:20,commit/61=wait:30,commit/301=enospc,put/1501=enospc,"
 		"seed=%" PRIu64, selftest_draw(1u << 30));
@@ -348,9 +354,9 @@ static int test_run(uint64_t seed)
 static int usage(void)
 {
 	fprintf(stderr, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
-		"N faults (default 1000) on pages, tags, block tables, copies, the disk tier and the log, while sessions\n"
-		"play known turns and the daemon is ended and started again; 0 when no wrong token left, no session was\n"
-		"lost and nothing that had to be found was not. Other options are the daemon's; --host-memory and\n"
+		"N faults (default 1000) on pages, tags, block tables, copies, the disk tier and the log, while\n"
+		"sessions play known turns and the daemon is ended and started again; 0 when no wrong token left, no\n"
+		"session was lost and nothing that had to be found was not. Other options are the daemon's; --host-memory and\n"
 		"--disk-bytes are 16M each unless named.\n");
 	return 2;
 }
@@ -382,7 +388,8 @@ static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, in
 /* What is named by the caller comes later and stands. */
 static int options_take(char **rest, int count, char *state)
 {
-	static char *const fixed[] = {"--digest", "resume", "--log", "error", "--kv-memory", "0", "--host-memory", "16M",
+	static char *const fixed[] = {"--digest", "resume", "--log", "error", "--kv-memory", "0",
+				      "--host-memory", "16M",
 				      "--disk-bytes", "16M", "--disk-reserve", "0", "--state"};
 	enum { FIXED = sizeof fixed / sizeof fixed[0] };
 	char **with = calloc((size_t)count + FIXED + 2, sizeof *with);

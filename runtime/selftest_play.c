@@ -43,7 +43,8 @@ static void data_take(struct player *p, const uint8_t *ids, size_t bytes)
 /* What a client asks again a moment later. */
 static bool passes(int err)
 {
-	return err == ERR_SESSION_BUSY || err == ERR_OVERLOADED || err == ERR_AUDIT_STALLED || err == ERR_LOG_FULL;
+	return err == ERR_SESSION_BUSY || err == ERR_OVERLOADED || err == ERR_AUDIT_STALLED ||
+	       err == ERR_LOG_FULL;
 }
 
 static void end_take(struct daemon *d, struct player *p, const void *body, size_t length)

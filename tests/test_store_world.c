@@ -19,7 +19,8 @@ static struct store *said_store;
 
 static void *say(void *arg)
 {
-	const struct store_last_word word = {.reason = REASON_TAG, .page = (uint32_t)(uintptr_t)arg, .expected = 5,
+	const struct store_last_word word = {.reason = REASON_TAG, .page = (uint32_t)(uintptr_t)arg,
+					     .expected = 5,
 					     .found = 6};
 	store_beacon(said_store, &word);
 	return NULL;
@@ -238,7 +239,8 @@ static void crafted(void)
 {
 	static uint8_t data[1 << 20], was[1 << 20];
 	static const uint64_t values[] = {0, 1, 0xffff, 0xfffffff0, 0x7fffffffffffffff};
-	static const unsigned fields[] = {0, 8, 10, 12, 14, 16, 18, 20, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96, 104, 112, 120,
+	static const unsigned fields[] = {0, 8, 10, 12, 14, 16, 18, 20, 24, 32, 40, 48, 56, 64, 72, 80, 88, 96,
+					  104, 112, 120,
 					  128, 136, 144};
 	struct store *s;
 	REQUIRE(dir_open(&s) == 0);
@@ -252,7 +254,8 @@ static void crafted(void)
 	unsigned tried = 0, refused = 0;
 	const unsigned stride = getenv("HOLDFAST_SANITIZED") ? 23 : 7;
 	const size_t pages = (size_t)bytes / 4096;
-	for (size_t i = 0; i < pages * sizeof fields / sizeof fields[0] * sizeof values / sizeof values[0]; i += stride) {
+	const size_t cases = pages * (sizeof fields / sizeof fields[0]) * (sizeof values / sizeof values[0]);
+	for (size_t i = 0; i < cases; i += stride) {
 		const size_t page = i % pages, field = fields[i / pages % (sizeof fields / sizeof fields[0])];
 		const uint64_t value = values[i % (sizeof values / sizeof values[0])];
 		memcpy(data, was, (size_t)bytes);
