@@ -354,10 +354,10 @@ static int test_run(uint64_t seed)
 static int usage(void)
 {
 	fprintf(stderr, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
-		"N faults (default 1000) on pages, tags, block tables, copies, the disk tier and the log, while\n"
-		"sessions play known turns and the daemon is ended and started again; 0 when no wrong token left, no\n"
-		"session was lost and nothing that had to be found was not. Other options are the daemon's; --host-memory and\n"
-		"--disk-bytes are 16M each unless named.\n");
+		"N faults (default 1000) on pages, tags, block tables, copies, the disk tier and the log,\n"
+		"while sessions play known turns and the daemon is ended and started again; 0 when no wrong\n"
+		"token left, no session was lost and nothing that had to be found was not. Other options are\n"
+		"the daemon's; --host-memory and --disk-bytes are 16M each unless named.\n");
 	return 2;
 }
 
