@@ -120,7 +120,7 @@ static void say_call(uint32_t client)
 	static uint32_t ids[512];
 	static const uint8_t often[] = {METHOD_SESSION_TURN, METHOD_SESSION_TURN, METHOD_SESSION_TURN,
 		METHOD_SESSION_TURN, METHOD_SESSION_CONTINUE, METHOD_SESSION_OPEN, METHOD_SESSION_OPEN,
-		METHOD_SESSION_FORK, METHOD_SESSION_ROLLBACK, METHOD_SESSION_PARK};
+		METHOD_SESSION_FORK, METHOD_SESSION_ROLLBACK, METHOD_SESSION_PARK, METHOD_SESSION_ATTACH};
 	const uint8_t method = draw(3) ? often[draw(sizeof often)] : (uint8_t)draw(METHOD_COUNT);
 	struct owed_call *c;
 	struct wire_writer w = writer();
