@@ -60,7 +60,7 @@ void call_settled(struct daemon *d, uint32_t call)
 uint32_t call_reclaim(struct daemon *d, uint32_t principal, bool only_own)
 {
 	uint32_t oldest = NONE;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		const struct call *c = &d->calls[i];
 		if (call_kept(c) && (!only_own || c->principal == principal) &&
 		    (oldest == NONE || c->forget_us < d->calls[oldest].forget_us))

@@ -275,6 +275,7 @@ struct daemon {
 	struct session *sessions;
 	uint8_t *near;           /* short histories of sessions that rest */
 	struct call *calls;
+	uint32_t calls_top; /* slots from here on are free: they are large, and need not be looked at */
 	struct idem *idem;
 	uint32_t idem_count, idem_next;
 	size_t token_bytes_max;   /* of one token's text */
