@@ -1,6 +1,6 @@
 /*
- * Where each DATA ended, in the file `streams`: it is written before the DATA is sent and never flushed, so it
- * outlives the process, and a stream goes on without gap or repeat. After a power cut a stream begins anew.
+ * Where each DATA ended, in the file `streams`: it is written before the DATA is sent and never flushed, so
+ * it outlives the process, and a stream goes on without gap or repeat. After a power cut it begins anew.
  *
  * The file is mapped, since a system call for each DATA would be a third of what one costs. What is written
  * there has its blocks first, so that a full disk is an error of fallocate and not a signal.

@@ -430,7 +430,7 @@ static void bound(void)
 	}
 	qsort(samples, sample_count, sizeof *samples, smaller);
 	qsort(first, bare.rounds, sizeof *first, smaller);
-	printf("a bare ROUTER, 32 messages every 5 ms: p50 %.0f us, p99 %.0f us; the first of each 32: p50 %.0f us\n",
+	printf("a bare ROUTER, 32 messages every 5 ms: p50 %.0f us, p99 %.0f us; the first of each: p50 %.0f us\n",
 	       percentile(0.5), percentile(0.99), first[bare.rounds / 2]);
 	pthread_join(maker, NULL);
 	pthread_join(sender, NULL);
@@ -446,7 +446,7 @@ static void bound(void)
    left: every chunk ends with the last END. */
 static int soak(const char *model, uint64_t most)
 {
-	uint64_t messages = 0, channel = 0;
+	uint64_t messages = 0, channel = 0, tenths = 0;
 	double cpu, rate, first = 0, last = 0;
 	struct wire_id ids[STREAMS];
 	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M",
@@ -463,6 +463,11 @@ static int soak(const char *model, uint64_t most)
 		last = anonymous_mib();
 		if (chunk == 2)
 			first = last;
+		if (messages / (most / 10 + 1) > tenths) {
+			tenths = messages / (most / 10 + 1);
+			printf("# %" PRIu64 " messages: %.1f MiB\n", messages, last);
+			fflush(stdout);
+		}
 	}
 	zmq_close(s);
 	zmq_ctx_term(context);
