@@ -423,7 +423,8 @@ bool call_waits_for_log(const struct daemon *d, const struct call *c)
 static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
 	struct sent_mark next;
-	if (!c->accepted_sent && not_on_disk(d, c->accept_mark))
+	/* One that waits for the turn before it has not begun: nothing of it is on disk. */
+	if (c->state == CALL_DEFERRED || (!c->accepted_sent && not_on_disk(d, c->accept_mark)))
 		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
