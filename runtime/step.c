@@ -448,8 +448,6 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		kv_computed(d, &d->entry[i], d->result[i].computed);
 	}
 	prefill_measure(d, job);
-	/* What was sampled is on its way while the next batch is thought of. */
-	calls_flush(d);
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
 				.now_us = d->now_us,
 				.as.batch = {.batch = job->batch, .measured_us = job->measured_us,
