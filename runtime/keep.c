@@ -478,7 +478,9 @@ int keep_restore(struct daemon *d)
 	}
 	free(n.op);
 	TRY(code);
-	store_owners_end(d->store, session_lives, d, keep_wall_ms());
+	/* What is damaged is left as it is, its key too. */
+	if (n.damaged == 0)
+		store_owners_end(d->store, session_lives, d, keep_wall_ms());
 	if (n.sessions || n.damaged)
 		log_say(LOG_NOTICE, "%u sessions are back, %u of them in a turn%s", n.sessions, n.turns,
 			n.damaged ? "; some were damaged" : "");
