@@ -60,7 +60,7 @@ void call_settled(struct daemon *d, uint32_t call)
 uint32_t call_reclaim(struct daemon *d, uint32_t principal, bool only_own)
 {
 	uint32_t oldest = NONE;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		const struct call *c = &d->calls[i];
 		if (call_kept(c) && (!only_own || c->principal == principal) &&
 		    (oldest == NONE || c->forget_us < d->calls[oldest].forget_us))
@@ -71,25 +71,14 @@ uint32_t call_reclaim(struct daemon *d, uint32_t principal, bool only_own)
 	return oldest;
 }
 
-/* Who read it until now hears that another does. */
-static void reader_replace(struct daemon *d, struct call *c)
-{
-	if (c->peer == NONE)
-		return;
-	const uint32_t old = c->peer;
-	CHECK(d->peers[old].calls > 0);
-	d->peers[old].calls--;
-	c->peer = NONE;
-	peer_reject(d, old, c->channel, ERR_FENCED);
-}
-
 int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel, uint64_t after_seq,
 		uint64_t window)
 {
 	struct call *c = &d->calls[call];
 	if (after_seq > c->seq_made)
 		return c->restarted ? -ERR_GONE : -ERR_OUT_OF_RANGE;
-	reader_replace(d, c);
+	const uint32_t before = c->peer;
+	const uint64_t channel_before = c->channel;
 	c->peer = peer;
 	c->channel = channel;
 	d->peers[peer].calls++;
@@ -104,6 +93,12 @@ int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel
 	const uint64_t most = c->sent_bytes + d->options.window_max;
 	c->window = window < most ? window : most;
 	c->progress_us = d->now_us;
+	if (before == NONE)
+		return 0;
+	/* Who read it until now hears that another does. Last, since he may be the same one, and found gone. */
+	CHECK(d->peers[before].calls > 0);
+	d->peers[before].calls--;
+	peer_reject(d, before, channel_before, ERR_FENCED);
 	return 0;
 }
 

@@ -39,6 +39,7 @@ int calls_open(struct daemon *d)
 	const size_t n = d->options.calls, context = d->limits.context_tokens;
 	d->end_max = END_BODY_BYTES;
 	d->idem_count = (uint32_t)n * 4;
+	d->calls_top = 0;
 	d->calls = calloc(n, sizeof *d->calls);
 	d->idem = calloc(d->idem_count, sizeof *d->idem);
 	if (!d->calls || !d->idem)
@@ -136,6 +137,8 @@ void call_reset(struct daemon *d, uint32_t call)
 	struct call *c = &d->calls[call];
 	const struct call old = *c;
 	CHECK(c->state == CALL_FREE);
+	if (call >= d->calls_top)
+		d->calls_top = call + 1;
 	memset(c, 0, sizeof *c);
 	c->generation = old.generation + 1;
 	c->text = old.text;
@@ -156,7 +159,7 @@ uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const stru
 	const uint64_t tenant_most = d->tenants.tenant[tenant].calls;
 	uint32_t slot = NONE, mine = 0, kept = 0;
 	uint64_t all = 0;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE && slot == NONE)
 			slot = i;
@@ -164,6 +167,8 @@ uint32_t call_take(struct daemon *d, uint32_t peer, uint64_t channel, const stru
 			*(call_kept(c) ? &kept : &mine) += 1;
 		all += c->state != CALL_FREE && !call_kept(c) && d->principals[c->principal].tenant == tenant;
 	}
+	if (slot == NONE && d->calls_top < d->options.calls)
+		slot = d->calls_top;
 	/* Turns do not take the places of those who look or close. */
 	const uint64_t most = d->options.calls_principal * (method_is_turn(m->method) ? 1 : 2);
 	if (mine >= most || (tenant_most && all >= tenant_most))
@@ -220,11 +225,13 @@ void call_free(struct daemon *d, uint32_t call)
 	turn_form_drop(c);
 	c->state = CALL_FREE;
 	c->peer = NONE;
+	while (d->calls_top && d->calls[d->calls_top - 1].state == CALL_FREE)
+		d->calls_top--;
 }
 
 uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *op)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++)
+	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state != CALL_FREE && d->calls[i].principal == principal &&
 		    memcmp(&d->calls[i].op, op, sizeof *op) == 0)
 			return i;
@@ -233,7 +240,7 @@ uint32_t call_of_op(struct daemon *d, uint32_t principal, const struct wire_id *
 
 uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++)
+	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state != CALL_FREE && d->calls[i].peer == peer && d->calls[i].channel == channel)
 			return i;
 	return NONE;
@@ -420,7 +427,8 @@ bool call_waits_for_log(const struct daemon *d, const struct call *c)
 static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
 	struct sent_mark next;
-	if (!c->accepted_sent && not_on_disk(d, c->accept_mark))
+	/* One that waits for the turn before it has not begun: nothing of it is on disk. */
+	if (c->state == CALL_DEFERRED || (!c->accepted_sent && not_on_disk(d, c->accept_mark)))
 		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
@@ -456,7 +464,7 @@ void call_flush(struct daemon *d, uint32_t call)
 
 void calls_flush(struct daemon *d)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++)
+	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state != CALL_FREE)
 			call_flush(d, i);
 }
@@ -546,7 +554,7 @@ uint64_t calls_tick(struct daemon *d)
 	uint64_t next = UINT64_MAX;
 	/* A client that is busy with what it read is silent too; one that died cannot be sent to. */
 	const uint64_t silence_us = (3 * d->options.heartbeat_ms + d->options.stall_ms) * 1000;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE)
 			continue;

@@ -175,6 +175,7 @@ struct call {
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
 	uint64_t seq_made;
+	uint64_t marks_room;    /* in the file of the streams, up to here there are blocks */
 	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ends */
 	bool cut;               /* it has its END: what is not made of it goes a token at a time */
 	struct utf8_stream utf8;
@@ -275,6 +276,7 @@ struct daemon {
 	struct session *sessions;
 	uint8_t *near;           /* short histories of sessions that rest */
 	struct call *calls;
+	uint32_t calls_top; /* slots from here on are free: they are large, and need not be looked at */
 	struct idem *idem;
 	uint32_t idem_count, idem_next;
 	size_t token_bytes_max;   /* of one token's text */
@@ -312,7 +314,8 @@ struct daemon {
 	int (*sink)(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
 		    size_t length, const void *blob, size_t blob_length);
 	uint8_t *scratch;       /* for what is kept */
-	int streams;            /* the file of what was sent */
+	int streams;            /* the file of what was sent, */
+	uint8_t *marks;         /* mapped; or NULL */
 	bool restore_other;     /* what is restored was made with another model or plan */
 	uint64_t swept_us, poke_steps_max; /* steps from a fault on purpose to its being found */
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */

@@ -85,6 +85,7 @@ void keep_close(struct daemon *d)
 	if (d->scratch)
 		munmap(d->scratch, KEEP_SCRATCH_BYTES);
 	d->scratch = NULL;
+	keep_streams_close(d);
 }
 
 void keep_principal(struct daemon *d, uint32_t principal)

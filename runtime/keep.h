@@ -40,7 +40,7 @@ void keep_call_end(struct daemon *d, uint32_t call);
 void keep_call_drop(struct daemon *d, uint32_t call);
 /* An answer that is on disk takes a slot again; NONE. */
 uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wire_id *op);
-/* Where the DATA `seq` of a call ends, before it is sent. */
+/* keep_marks.c: where the DATA `seq` of a call ends, before it is sent. */
 void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark);
 /* What is past its time is removed, a little. Returns when to be called next. */
 uint64_t keep_sweep(struct daemon *d);
@@ -57,6 +57,9 @@ void keep_put(struct daemon *d, enum store_table table, const struct store_key *
 	      const struct wire_id *owner, const void *value, size_t bytes);
 uint64_t keep_wall_ms(void);
 int keep_streams_open(struct daemon *d);
+void keep_streams_close(struct daemon *d);
+/* The DATA of a call that were made before the restart. */
+void keep_marks_restore(struct daemon *d, uint32_t call);
 /* A turn that ran takes its old slot and runs again. */
 int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *op);
 

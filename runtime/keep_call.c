@@ -2,18 +2,10 @@
  * Calls, kept and found again: idempotency keys, turns that run, answers. A turn that ran when the
  * process ended runs again from its first token, and gives the same tokens: sampling is a function
  * of the logits, the parameters, the seed and the position.
- *
- * Where each DATA ended lies in a file of its own, written before the DATA is sent and never
- * flushed: it outlives the process, so a stream goes on without gap or repeat. After a power cut a
- * stream begins anew.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
-#include <unistd.h>
 
 #include "runtime/fault.h"
 #include "runtime/keep.h"
@@ -48,71 +40,6 @@ struct kept_idem {
 	uint8_t hash[16], op[16];
 	uint64_t expires_ms;
 };
-
-/* In the file of the streams. */
-struct kept_mark {
-	uint64_t op;
-	uint32_t seq, tokens, bytes, check;
-};
-
-static uint64_t op_word(const struct wire_id *op)
-{
-	uint64_t word;
-	memcpy(&word, op->bytes, sizeof word);
-	return word;
-}
-
-static uint32_t mark_check(const struct kept_mark *m)
-{
-	return (uint32_t)m->op ^ (uint32_t)(m->op >> 32) ^ m->seq * 0x9e3779b1u ^ m->tokens * 0x85ebca6bu ^
-	       m->bytes;
-}
-
-int keep_streams_open(struct daemon *d)
-{
-	char path[OPTIONS_PATH_MAX + 16];
-	struct stat st;
-	snprintf(path, sizeof path, "%s/streams", d->options.state);
-	d->streams = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-	if (d->streams >= 0 && fstat(d->streams, &st) == 0 && S_ISREG(st.st_mode))
-		return 0;
-	log_say(LOG_ERROR, "the file streams in %.400s cannot be used: %s", d->options.state,
-		d->streams < 0 ? strerror(errno) : "it is not a file");
-	return -ERR_BAD_FILE;
-}
-
-static off_t mark_at(const struct daemon *d, uint32_t call, uint64_t seq)
-{
-	return (off_t)(((uint64_t)call * d->limits.context_tokens + seq - 1) * sizeof(struct kept_mark));
-}
-
-void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark)
-{
-	const struct call *c = &d->calls[call];
-	if (d->streams < 0 || !c->kept)
-		return;
-	struct kept_mark m = {op_word(&c->op), (uint32_t)seq, mark->tokens, mark->bytes, 0};
-	m.check = mark_check(&m);
-	/* Where it cannot be written the stream begins anew after a restart. */
-	ssize_t ignored = pwrite(d->streams, &m, sizeof m, mark_at(d, call, seq));
-	(void)ignored;
-}
-
-/* The DATA of a call that were made before the restart. */
-static void marks_restore(struct daemon *d, uint32_t call)
-{
-	struct call *c = &d->calls[call];
-	struct kept_mark m;
-	uint64_t seq = c->seq_made + 1;
-	for (; seq <= d->limits.context_tokens; seq++) {
-		if (pread(d->streams, &m, sizeof m, mark_at(d, call, seq)) != (ssize_t)sizeof m ||
-		    m.op != op_word(&c->op) || m.seq != seq || m.check != mark_check(&m))
-			break;
-		c->sent[seq - 1] = (struct sent_mark){m.tokens, m.bytes};
-	}
-	c->seq_made = seq - 1;
-	c->made_tokens = c->seq_made ? c->sent[c->seq_made - 1].tokens : 0;
-}
 
 /* Idempotency. */
 
@@ -507,7 +434,7 @@ int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *
 		c->deadline_us = d->now_us + (row.deadline_ms > now ? (row.deadline_ms - now) * 1000 : 1);
 	}
 	s->known = s->mark[s->mark_count - 1].start;
-	marks_restore(d, row.slot);
+	keep_marks_restore(d, row.slot);
 	if (bad || d->restore_other || (c->forced && !c->own && !s->form))
 		turn_restart_fail(d, row.slot);
 	else

@@ -241,7 +241,7 @@ void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, 
 /* Its key was taken from it: nothing of it goes on. */
 static void revoked(struct daemon *d, uint32_t peer)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++)
+	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state != CALL_FREE && d->calls[i].peer == peer)
 			d->calls[i].detach_us = 0;
 	peer_reject(d, peer, 0, ERR_KEY_REVOKED);
@@ -393,7 +393,7 @@ static void drain_begin(struct daemon *d)
 			.now_us = d->now_us};
 	step(d, &e, NULL);
 	/* What has not begun will not begin. */
-	for (uint32_t i = 0; i < d->options.calls; i++)
+	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state == CALL_RUNNING && d->calls[i].waiting)
 			call_cancel(d, i, END_DRAIN);
 }
@@ -403,7 +403,7 @@ static bool drain_over(struct daemon *d)
 {
 	bool running = d->in_flight, sending = false;
 	const bool late = d->now_us >= d->drain_until_us;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_RUNNING && late)
 			call_cancel(d, i, END_DRAIN);
@@ -421,7 +421,7 @@ static bool drain_over(struct daemon *d)
 	if (sending && d->now_us < d->drain_quiet_us + LINGER_MS * 1000)
 		return false;
 	/* Who has not read the rest by now gets at least the END. */
-	for (uint32_t i = 0; sending && i < d->options.calls; i++)
+	for (uint32_t i = 0; sending && i < d->calls_top; i++)
 		d->calls[i].dropped = true;
 	calls_flush(d);
 	return true;

@@ -51,7 +51,7 @@ void lost_look(struct daemon *d)
 /* Whether a reader has not got its END. */
 static bool ends_owed(const struct daemon *d)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_ENDED && c->peer != NONE && !c->end_sent)
 			return true;
@@ -65,7 +65,7 @@ void lost_calls(struct daemon *d)
 	const int code = d->store && store_failed(d->store) ? ERR_AUDIT_STALLED
 			 : d->device_lost                     ? ERR_DEVICE
 							      : ERR_INTERNAL;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state != CALL_RUNNING && c->state != CALL_DEFERRED)
 			continue;

@@ -260,7 +260,7 @@ static void health(struct daemon *d, uint32_t call, const struct wire_call *m)
 	uint64_t running = 0, waiting = 0, sessions = 0;
 	struct wire_writer w;
 	(void)m;
-	for (uint32_t i = 0; i < d->options.calls; i++)
+	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state == CALL_RUNNING)
 			*(d->calls[i].waiting ? &waiting : &running) += 1;
 	for (uint32_t i = 0; i < d->options.sessions; i++)

@@ -157,7 +157,7 @@ static uint64_t sessions_of(const struct daemon *d, uint32_t principal)
 static void put_work(const struct daemon *d, struct page_text *t, uint32_t call)
 {
 	uint64_t running = 0, waiting = 0, kept = 0, sessions = 0, peers = 0, detached = 0;
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		const struct call *c = &d->calls[i];
 		kept += call_kept(c);
 		running += c->state == CALL_RUNNING && !c->waiting;

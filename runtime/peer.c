@@ -261,7 +261,7 @@ void peer_gone(struct daemon *d, uint32_t peer)
 		o->peer = NONE;
 		p->owed--;
 	}
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state == CALL_FREE || c->peer != peer)
 			continue;

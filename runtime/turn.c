@@ -338,7 +338,7 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state != CALL_DEFERRED || c->session != session)
 			continue;
@@ -355,7 +355,7 @@ void turns_deferred_end(struct daemon *d, uint32_t session, const char *status)
 
 void turns_deferred(struct daemon *d)
 {
-	for (uint32_t i = 0; i < d->options.calls; i++) {
+	for (uint32_t i = 0; i < d->calls_top; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state != CALL_DEFERRED)
 			continue;

@@ -29,7 +29,7 @@
 #include "tests/tap.h"
 
 enum {
-	KEYS = 12, QUIET_EVERY = 1300, LIFE_EVERY = 3500, SEEDS = 4, LOOP_US = 50,
+	KEYS = 12, QUIET_EVERY = 1300, LIFE_EVERY = 1900, SEEDS = 4, LOOP_US = 50,
 	LAG_LOOPS = 200, LAG_LEAP_US = 350000 /* more than two stall times pass while the log lags */
 };
 
@@ -120,7 +120,7 @@ static void say_call(uint32_t client)
 	static uint32_t ids[512];
 	static const uint8_t often[] = {METHOD_SESSION_TURN, METHOD_SESSION_TURN, METHOD_SESSION_TURN,
 		METHOD_SESSION_TURN, METHOD_SESSION_CONTINUE, METHOD_SESSION_OPEN, METHOD_SESSION_OPEN,
-		METHOD_SESSION_FORK, METHOD_SESSION_ROLLBACK, METHOD_SESSION_PARK};
+		METHOD_SESSION_FORK, METHOD_SESSION_ROLLBACK, METHOD_SESSION_PARK, METHOD_SESSION_ATTACH};
 	const uint8_t method = draw(3) ? often[draw(sizeof often)] : (uint8_t)draw(METHOD_COUNT);
 	struct owed_call *c;
 	struct wire_writer w = writer();
@@ -364,7 +364,7 @@ static int life_open(void)
 static int life_next(void)
 {
 	struct daemon *d = &daemon_;
-	const bool killed = draw(2);
+	const bool killed = world.lives % 2;
 	struct { struct wire_id op; uint32_t client; uint64_t seq; } runs[CLIENTS * 4];
 	uint32_t count = 0;
 	for (uint32_t i = 0; killed && i < OWED_MAX_CALLS && count < CLIENTS * 4; i++) {

@@ -2,6 +2,7 @@
  * The fuzz target of the wire as a plain program: each file of the corpus, as it stands and mutated
  * with fixed seeds, goes through the pre-scan and every reader, and what is accepted must be
  * unpacked alike by MessagePack-c. With LIBFUZZER defined it is a target for that engine.
+ * HOLDFAST_FUZZ_WIRE=N: so many inputs in all, at least.
  */
 #include <dirent.h>
 #include <msgpack.h>
@@ -46,12 +47,15 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 }
 
 #ifndef LIBFUZZER
+enum { MUTANTS = 200, FILES_LEAST = 30 };
 static int files;
+static unsigned long long inputs;
 
 static void one(const uint8_t *data, size_t size)
 {
 	uint8_t *own = malloc(size > 0 ? size : 1);
 	CHECK(own != NULL);
+	inputs++;
 	memcpy(own, data, size);
 	LLVMFuzzerTestOneInput(own, size);
 	free(own);
@@ -61,6 +65,8 @@ static void corpus(void)
 {
 	static uint8_t data[1 << 16], mutant[1 << 16];
 	const char *srcdir = getenv("SRCDIR");
+	const char *asked = getenv("HOLDFAST_FUZZ_WIRE");
+	const unsigned long long most = asked ? strtoull(asked, NULL, 10) / FILES_LEAST / 2 : 0;
 	char path[4096];
 	snprintf(path, sizeof path, "%s/tests/corpus/wire", srcdir ? srcdir : ".");
 	DIR *d = opendir(path);
@@ -76,7 +82,7 @@ static void corpus(void)
 		fclose(f);
 		files++;
 		one(data, size);
-		for (int i = 0; size > 0 && i < 200; i++) {
+		for (unsigned long long i = 0; size > 0 && (i < MUTANTS || i < most); i++) {
 			memcpy(mutant, data, size);
 			for (uint64_t k = 1 + dice_roll(&dice, 4); k > 0; k--)
 				mutant[dice_roll(&dice, size)] = (uint8_t)dice_roll(&dice, 256);
@@ -85,8 +91,8 @@ static void corpus(void)
 		}
 	}
 	closedir(d);
-	EXPECT(files >= 30);
-	printf("# %d files\n", files);
+	EXPECT(files >= FILES_LEAST);
+	printf("# %d files, %llu inputs\n", files, inputs);
 }
 
 int main(int argc, char **argv)

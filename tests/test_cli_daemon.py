@@ -1,6 +1,7 @@
 """The command line against the daemon with a tiny model: top, watch, metrics, chat --resume, completion, man pages."""
 import json
 import os
+import re
 import subprocess
 import sys
 import tempfile
@@ -136,6 +137,13 @@ def man_pages(wire):
     for name in ("holdfast.1", "libholdfast.3", "holdfastd.8"):
         text = open(f"{SRC}/clients/man/{name}", encoding="utf-8").read()
         assert text.startswith(".TH ") and ".SH NAME" in text and ".SH SEE ALSO" in text
+    # The daemon's options, each with its text and default, as --help has them.
+    helps = subprocess.run([f"{BUILD}/holdfastd", "--help"], capture_output=True, text=True).stdout
+    told = [" ".join(line.split()) for line in helps.splitlines() if line.startswith("  --")]
+    page = open(f"{SRC}/clients/man/holdfastd.8", encoding="utf-8").read().split(".SH OPTIONS")[1].split("\n.SH")[0]
+    page = re.sub(r"\\f.|\\&", "", page).replace("\\-", "-")
+    read = [" ".join(item.removeprefix("\n.B ").split()) for item in page.split(".TP")[1:]]
+    assert len(told) > 90 and told == read, sorted(set(told) ^ set(read))
     if subprocess.run(["sh", "-c", "command -v groff"], capture_output=True).returncode:
         return "skip groff is not here to read the pages"
     for name in ("holdfast.1", "libholdfast.3", "holdfastd.8"):

@@ -185,6 +185,76 @@ def keys():
     left_clean(daemon)
 
 
+def taken_over():
+    """Somebody attaches to a session in the middle of its turn, which writes its row: after a kill the turn is there, and
+    its answer is what it would have been."""
+    given, more = words(60), {"max_tokens": 400, "temperature": 0.7, "seed": 6}
+    right = right_tokens([(given, more)])[0]
+    daemon = start()
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    a, blob = ask(given, **more)
+    reply = wire.finish(wire.begin("session.turn", a, blob, sess=session, detach_ms=60000), tokens=5)
+    other = Wire(daemon.endpoint)
+    assert other.ok("session.attach", sess=session)["epoch"] == 2
+    other.ok("session.residency", {"residency": {"kind": "best_effort"}}, sess=session)
+    kill(daemon)
+    daemon = start(daemon.home)
+    wire = Wire(daemon.endpoint)
+    channel = resume(wire, reply.op, reply.seq)
+    assert wire.expect(ar1.ACCEPTED, ar1.REJECT)[0] == ar1.ACCEPTED, "the turn is lost"
+    more_of_it(wire, channel, reply, None)
+    assert reply.ids == right.ids and reply.text == right.text and reply.end["turn"] == 1, reply.end
+    left_clean(daemon)
+
+
+def pieces(wire, channel):
+    """What comes until nothing more does: by number, where each DATA ends and what is in it."""
+    found = {}
+    assert wire.expect(ar1.ACCEPTED)[1] == channel
+    try:
+        while True:
+            type, at, seq, body, blob = wire.receive(0.4)
+            assert at == channel and type != ar1.REJECT, body
+            found[seq] = (type, body[0] if type == DATA else body["status"], blob)
+            if type == END:
+                return found
+    except TimeoutError:
+        return found
+
+
+def same_pieces():
+    """What had no credit when its turn ended is cut later, for whoever comes; after a restart, and in a slot that is not
+    its own, the numbers still mean the same."""
+    daemon = start()
+    wire = Wire(daemon.endpoint)
+    session, key = wire.open(), os.urandom(16)
+    a, blob = ask(words(20), max_tokens=60)
+    channel = wire.begin("session.turn", a, blob, sess=session, idem=key, window=2, detach_ms=60000)
+    op = wire.expect(ar1.ACCEPTED)[3]["op"]
+    while wire.ok("health")["r"]["turns_running"]:
+        time.sleep(0.01)
+    seen = {}
+    for window in (9, 40):
+        wire = Wire(daemon.endpoint)
+        found = pieces(wire, resume(wire, op, 0, window))
+        assert all(found[seq] == seen[seq] for seq in seen if seq in found), (seen, found)
+        seen.update(found)
+    assert len(seen) > 3, seen
+    kill(daemon)
+    daemon = start(daemon.home)
+    wire = Wire(daemon.endpoint)
+    taken = [wire.call("session.turn", a, blob, sess=wire.open(), idem=os.urandom(16)) for _ in range(3)]
+    assert all(reply.status == "limit" for reply in taken)
+    whole = pieces(wire, resume(wire, op, 0))
+    assert all(whole[seq] == seen[seq] for seq in seen), (seen, whole)
+    last = max(seen)
+    rest = pieces(wire, resume(wire, op, last))
+    assert rest == {seq: piece for seq, piece in whole.items() if seq > last}, (rest, whole)
+    assert whole[max(whole)][0] == END and sum(len(piece[2] or b"") for piece in whole.values()) == 60 * 4
+    left_clean(daemon)
+
+
 def tool_result():
     """A session that waits for its tool takes the result after a kill."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -355,6 +425,8 @@ tap.run("fork, rollback, attach, tools, label are as they were", verbs)
 tap.run("a session in tool_wait takes its result", tool_result)
 tap.run("a key is answered again, the same", keys)
 tap.run("a stream goes on without gap or repeat", streams)
+tap.run("a turn that somebody attached to is there after a kill", taken_over)
+tap.run("what is cut after the end is cut the same for all", same_pieces)
 tap.run("the process ends at named points", points)
 tap.run("kills at random moments", many)
 tap.run("another precision plan is said", other_plan)

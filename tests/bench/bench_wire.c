@@ -2,11 +2,12 @@
  * What the loop does in a second, without a model: small calls, DATA out, their latency at half of that
  * load, what a token waits between the engine and its reader, and what those cost who only wait.
  *
- *	bench_wire MODEL [calls|data|half|latency|idle N|waiting N|soak N]
+ *	bench_wire MODEL [calls|data|half|latency|bound|idle N|waiting N|soak N]
  *
  * Method: the daemon with a scripted engine runs in a thread; clients speak AR/1 over its ipc socket from
  * others (idle: from another process). Besides the wall's time the loop's own processor time is taken,
- * since on few cores clients and library take theirs from the same.
+ * since on few cores clients and library take theirs from the same. `bound` is `latency` without a daemon: a
+ * thread that does nothing but send through the library what another has made.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -15,6 +16,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -346,11 +348,105 @@ static void streams(const char *model, const char *what, uint64_t step_us, uint3
 	daemon_stop();
 }
 
+/* --- What the library alone takes. --- */
+
+static struct {
+	void *router;
+	int fd;
+	uint64_t rounds, every_us;
+} bare;
+
+/* In the place of the engine. */
+static void *bare_make(void *arg)
+{
+	const uint64_t one = 1;
+	const struct timespec rest = {.tv_nsec = (long)bare.every_us * 1000};
+	for (uint64_t i = 0; i < bare.rounds; i++) {
+		nanosleep(&rest, NULL);
+		made[0][i % POSITIONS] = now();
+		if (write(bare.fd, &one, sizeof one) != sizeof one)
+			fail("an eventfd");
+	}
+	return arg;
+}
+
+/* In the place of the loop: 32 messages of as many frames and bytes as DATA of one token has. */
+static void *bare_send(void *arg)
+{
+	uint8_t id[64], head[WIRE_HEADER_BYTES] = {0}, body[16] = {0}, blob[4] = {0};
+	uint64_t n;
+	zmq_pollitem_t item = {.fd = bare.fd, .events = ZMQ_POLLIN};
+	const int id_length = zmq_recv(bare.router, id, sizeof id, 0);
+	zmq_recv(bare.router, body, sizeof body, 0);
+	zmq_recv(bare.router, body, sizeof body, 0);
+	for (uint64_t round = 0; round < bare.rounds; round++) {
+		zmq_poll(&item, 1, -1);
+		if (read(bare.fd, &n, sizeof n) != sizeof n)
+			fail("an eventfd");
+		for (uint32_t i = 0; i < STREAMS; i++) {
+			memcpy(body, &round, sizeof round);
+			zmq_send(bare.router, id, (size_t)id_length, ZMQ_SNDMORE);
+			zmq_send(bare.router, head, sizeof head, ZMQ_SNDMORE);
+			zmq_send(bare.router, body, 12, ZMQ_SNDMORE);
+			zmq_send(bare.router, blob, sizeof blob, 0);
+		}
+	}
+	return arg;
+}
+
+static void bound(void)
+{
+	static double first[POSITIONS];
+	pthread_t maker, sender;
+	uint8_t head[WIRE_HEADER_BYTES], body[16], blob[8];
+	uint64_t round;
+	snprintf(at.home, sizeof at.home, "/dev/shm/hf-bench-XXXXXX");
+	if (!mkdtemp(at.home))
+		fail("a folder");
+	snprintf(at.endpoint, sizeof at.endpoint, "ipc://%s/rpc.sock", at.home);
+	void *theirs = zmq_ctx_new(), *ours = zmq_ctx_new();
+	bare.router = zmq_socket(theirs, ZMQ_ROUTER);
+	bare.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
+	bare.rounds = 1000;
+	bare.every_us = 5000;
+	if (!bare.router || zmq_bind(bare.router, at.endpoint) || bare.fd < 0)
+		fail("a socket");
+	void *s = client_open(ours);
+	if (pthread_create(&sender, NULL, bare_send, NULL) || pthread_create(&maker, NULL, bare_make, NULL))
+		fail("a thread");
+	sample_count = 0;
+	for (uint64_t i = 0; i < bare.rounds * STREAMS; i++) {
+		zmq_pollitem_t item = {.socket = s, .events = ZMQ_POLLIN};
+		if (zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0 &&
+		    (zmq_poll(&item, 1, 5000) <= 0 || zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0))
+			fail("nothing comes");
+		zmq_recv(s, body, sizeof body, 0);
+		zmq_recv(s, blob, sizeof blob, 0);
+		memcpy(&round, body, sizeof round);
+		const double took = now() - made[0][round % POSITIONS];
+		if (i % STREAMS == 0)
+			first[round % POSITIONS] = took * 1e6;
+		sample_add(took);
+	}
+	qsort(samples, sample_count, sizeof *samples, smaller);
+	qsort(first, bare.rounds, sizeof *first, smaller);
+	printf("a bare ROUTER, 32 messages every 5 ms: p50 %.0f us, p99 %.0f us; the first: p50 %.0f us\n",
+	       percentile(0.5), percentile(0.99), first[bare.rounds / 2]);
+	pthread_join(maker, NULL);
+	pthread_join(sender, NULL);
+	zmq_close(s);
+	zmq_close(bare.router);
+	zmq_ctx_term(ours);
+	zmq_ctx_term(theirs);
+	unlink(at.endpoint + 6);
+	rmdir(at.home);
+}
+
 /* So many messages, in and out, of small calls and of streams in turn. Memory must not grow, and nothing be
    left: every chunk ends with the last END. */
 static int soak(const char *model, uint64_t most)
 {
-	uint64_t messages = 0, channel = 0;
+	uint64_t messages = 0, channel = 0, tenths = 0;
 	double cpu, rate, first = 0, last = 0;
 	struct wire_id ids[STREAMS];
 	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M",
@@ -367,6 +463,11 @@ static int soak(const char *model, uint64_t most)
 		last = anonymous_mib();
 		if (chunk == 2)
 			first = last;
+		if (messages / (most / 10 + 1) > tenths) {
+			tenths = messages / (most / 10 + 1);
+			printf("# %" PRIu64 " messages: %.1f MiB\n", messages, last);
+			fflush(stdout);
+		}
 	}
 	zmq_close(s);
 	zmq_ctx_term(context);
@@ -493,6 +594,8 @@ static int apart(const char *model, const char *what, uint64_t count)
 			streams(model, "DATA at 100,000 a second", 320, 700, 4);
 		else if (strcmp(what, "latency") == 0)
 			streams(model, "32 streams, a step of 5 ms", 5000, 300, 5);
+		else if (strcmp(what, "bound") == 0)
+			bound();
 		else if (strcmp(what, "idle") == 0)
 			idle(model, (uint32_t)count);
 		else
@@ -506,10 +609,10 @@ static int apart(const char *model, const char *what, uint64_t count)
 
 int main(int argc, char **argv)
 {
-	static const char *const all[] = {"calls", "data", "half", "latency", "idle", "waiting"};
+	static const char *const all[] = {"calls", "data", "half", "latency", "bound", "idle", "waiting"};
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1], all[2],
-			all[3], all[4], all[5]);
+		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1],
+			all[2], all[3], all[4], all[5], all[6]);
 		return 2;
 	}
 	samples = malloc(SAMPLES_MAX * sizeof *samples);

@@ -1,0 +1,128 @@
+/*
+ * Where each DATA ended, in the file `streams`: it is written before the DATA is sent and never flushed, so
+ * it outlives the process, and a stream goes on without gap or repeat. After a power cut it begins anew.
+ *
+ * The file is mapped, since a system call for each DATA would be a third of what one costs. What is written
+ * there has its blocks first, so that a full disk is an error of fallocate and not a signal.
+ */
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "runtime/keep.h"
+
+enum { ROOM_BYTES = 16 << 10 /* blocks that a call gets at a time */ };
+
+struct kept_mark {
+	uint64_t op;
+	uint32_t seq, tokens, bytes, check;
+};
+
+static uint64_t op_word(const struct wire_id *op)
+{
+	uint64_t word;
+	memcpy(&word, op->bytes, sizeof word);
+	return word;
+}
+
+static uint32_t mark_check(const struct kept_mark *m)
+{
+	return (uint32_t)m->op ^ (uint32_t)(m->op >> 32) ^ m->seq * 0x9e3779b1u ^ m->tokens * 0x85ebca6bu ^
+	       m->bytes;
+}
+
+/* A slot's part of the file begins here. */
+static uint64_t part_at(const struct daemon *d, uint32_t call)
+{
+	return (uint64_t)call * d->limits.context_tokens * sizeof(struct kept_mark);
+}
+
+static uint64_t mark_at(const struct daemon *d, uint32_t call, uint64_t seq)
+{
+	return part_at(d, call) + (seq - 1) * sizeof(struct kept_mark);
+}
+
+/* Without a map each mark is a system call, and nothing else changes. */
+static void streams_map(struct daemon *d, uint64_t size)
+{
+	const uint64_t whole = part_at(d, (uint32_t)d->options.calls);
+	if (size < whole && ftruncate(d->streams, (off_t)whole) != 0)
+		return;
+	void *at = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->streams, 0);
+	d->marks = at == MAP_FAILED ? NULL : at;
+}
+
+int keep_streams_open(struct daemon *d)
+{
+	char path[OPTIONS_PATH_MAX + 16];
+	struct stat st;
+	snprintf(path, sizeof path, "%s/streams", d->options.state);
+	d->streams = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	if (d->streams >= 0 && fstat(d->streams, &st) == 0 && S_ISREG(st.st_mode)) {
+		streams_map(d, (uint64_t)st.st_size);
+		return 0;
+	}
+	log_say(LOG_ERROR, "the file streams in %.400s cannot be used: %s", d->options.state,
+		d->streams < 0 ? strerror(errno) : "it is not a file");
+	return -ERR_BAD_FILE;
+}
+
+void keep_streams_close(struct daemon *d)
+{
+	if (d->marks)
+		munmap(d->marks, part_at(d, (uint32_t)d->options.calls));
+	d->marks = NULL;
+}
+
+/* The blocks of the mark at `at` are there. */
+static bool room(struct daemon *d, uint32_t call, uint64_t at)
+{
+	struct call *c = &d->calls[call];
+	const uint64_t end = part_at(d, call + 1);
+	if (!d->marks)
+		return false;
+	if (at + sizeof(struct kept_mark) <= c->marks_room)
+		return true;
+	const uint64_t most = end - at < ROOM_BYTES ? end - at : ROOM_BYTES;
+	if (fallocate(d->streams, 0, (off_t)at, (off_t)most) != 0)
+		return false;
+	c->marks_room = at + most;
+	return true;
+}
+
+void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark)
+{
+	const struct call *c = &d->calls[call];
+	if (d->streams < 0 || !c->kept)
+		return;
+	const uint64_t at = mark_at(d, call, seq);
+	struct kept_mark m = {op_word(&c->op), (uint32_t)seq, mark->tokens, mark->bytes, 0};
+	m.check = mark_check(&m);
+	if (room(d, call, at)) {
+		memcpy(d->marks + at, &m, sizeof m);
+		return;
+	}
+	/* Where it cannot be written the stream begins anew after a restart. */
+	ssize_t ignored = pwrite(d->streams, &m, sizeof m, (off_t)at);
+	(void)ignored;
+}
+
+void keep_marks_restore(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	struct kept_mark m;
+	uint64_t seq = c->seq_made + 1;
+	for (; seq <= d->limits.context_tokens; seq++) {
+		if (pread(d->streams, &m, sizeof m, (off_t)mark_at(d, call, seq)) != (ssize_t)sizeof m ||
+		    m.op != op_word(&c->op) || m.seq != seq || m.check != mark_check(&m))
+			break;
+		c->sent[seq - 1] = (struct sent_mark){m.tokens, m.bytes};
+	}
+	c->seq_made = seq - 1;
+	c->made_tokens = c->seq_made ? c->sent[c->seq_made - 1].tokens : 0;
+}
