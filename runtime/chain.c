@@ -42,12 +42,18 @@ int chains_open(struct daemon *d)
 	return d->chain ? 0 : -ERR_MEMORY;
 }
 
+bool chains_share(const struct daemon *d)
+{
+	/* Where given and sampled tokens are multiplied differently, the tokens alone do not name a page. With
+	   windows, who has a page need not have those before it. */
+	return d->options.share && d->options.prefill == PREFILL_SAME && d->limits.group_count == 1;
+}
+
 uint32_t chain_make(struct daemon *d, const struct session *s)
 {
 	const uint32_t span = d->limits.page_tokens, count = s->history / span;
 	const struct chain_key *before = &d->chain_root;
-	/* Where given and sampled tokens are multiplied differently, the tokens alone do not name a page. */
-	if (!d->options.share || d->options.prefill != PREFILL_SAME)
+	if (!chains_share(d))
 		return 0;
 	for (uint32_t i = 0; i < count; before = &d->chain[i++]) {
 		crypto_generichash_state state;

@@ -54,7 +54,8 @@ static struct need need_of(const struct sched *s, uint32_t turn, uint32_t units,
 }
 
 /* A prefix that another turn is computing is there sooner than if this one began with it, too: the other
-   is ahead. It may be held up, so this one waits for twice the time that it would take itself at most. */
+   is ahead. It may be passed by other prompts, so this one waits for twice the time that it would take
+   itself at most, once the rates are known. */
 static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, const struct share *share)
 {
 	const struct turn *t = turn_at(s, turn);
@@ -64,12 +65,15 @@ static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, const struc
 	return prefix_coming(s, turn, share->units ? share->units : x->resident / s->limits.page_tokens);
 }
 
+/* 0: no rates are known. */
 static uint64_t prefix_until(const struct sched *s, uint32_t turn)
 {
 	const struct turn *t = turn_at(s, turn);
 	uint64_t rate = s->prefill_ns_token, rows = t->prompt - session_at(s, t->session)->resident;
-	if (rate == 0 || rate > UINT64_MAX / 4 / rows)
+	if (rate > UINT64_MAX / 4 / rows)
 		return UINT64_MAX;
+	if (rate == 0)
+		return 0;
 	uint64_t us = 2 * rate * rows / 1000;
 	return us < UINT64_MAX - s->now_us ? s->now_us + us : UINT64_MAX;
 }
@@ -221,7 +225,7 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 	if (answer.why == WAIT_PREFIX && t->prefix_until_us == 0)
 		t->prefix_until_us = prefix_until(s, turn);
 	t->prefix_units = answer.share.units;
-	t->asked = s->step;
+	t->asked = s->asks;
 	t->answer_why = answer.why;
 	t->blocker = answer.blocker;
 	t->short_bytes = answer.short_bytes;
@@ -260,7 +264,7 @@ static uint32_t candidate(const struct sched *s, int warm)
 		uint64_t its = principal_at(s, principal)->work;
 		if (at_quota(s, principal))
 			continue;
-		if (t->asked == s->step || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
+		if (t->asked == s->asks || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
 			continue;
 		found = turn;
 		work = its;
@@ -302,6 +306,7 @@ void admit_waiting(struct step *p)
 	struct sched *s = p->s;
 	uint32_t place = 1, before = SCHED_NONE;
 	s->gated = 0;
+	s->asks++;
 	if (s->queue.count == 0)
 		return;
 	refuse_too_large(p);
@@ -310,7 +315,7 @@ void admit_waiting(struct step *p)
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
 		struct answer answer = {0, 0, WAIT_TURNS, before, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
-		if (t->asked == s->step) {
+		if (t->asked == s->asks) {
 			answer.why = (enum wait_why)t->answer_why;
 			answer.blocker = t->blocker;
 			answer.short_bytes = t->short_bytes;

@@ -149,12 +149,12 @@ struct turn {
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
-	/* the step in which it was last asked to run; planned */
-	uint64_t asked, admitted_step, planned;
+	/* when it was last asked to run, by sched.asks; the step in which it was admitted; began copies; was planned */
+	uint64_t asked, admitted_step, loaded_step, planned;
 	uint32_t answer_why;
 	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
 	uint32_t prefix_units; /* that were found by keys when it last asked */
-	uint64_t prefix_until_us; /* how long it waits for a prefix at most; 0: it has not yet */
+	uint64_t prefix_until_us; /* how long it waits for a prefix at most; 0: it has not, or no rate is known */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;
@@ -197,6 +197,7 @@ struct flight {
 struct sched {
 	struct sched_limits limits;
 	uint64_t bytes, now_us, step, tag_next, arrival_next;
+	uint64_t asks;        /* how often waiting turns were looked through */
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes; /* in the groups without a window */
 	uint64_t prefill_ns_token, decode_ns_row, copy_bytes_s[PLACE_COUNT];
@@ -242,6 +243,7 @@ struct step {
 	const struct batch_result *results;
 	const struct chain_key *keys;
 	uint32_t look; /* 1: a copy failed or was of a shared page: turns that load look at their tables */
+	uint32_t freed; /* 1: a turn gave up what a failed copy lost */
 	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
 

@@ -186,6 +186,8 @@ static void event_turn(struct model *m, const struct effects *out)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->deadline_us = e->as.turn.deadline_us;
+	t->key_first = e->as.turn.chain_first;
+	t->key_end = e->as.turn.chain_first + e->as.turn.chain_count;
 	t->arrived_us = e->now_us;
 	t->arrival = ++m->arrivals;
 	if (x->turn == SCHED_NONE)
@@ -299,7 +301,8 @@ static void event_copy(struct model *m, const struct event *e)
 	copy->id = 0;
 	m->copies--;
 	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++) {
-		/* One whose deadline passes in this step ends before it looks. */
+		/* One whose deadline passes in this step ends before it looks, and its END tells, as of any turn that
+		   ends while it loads, where its prompt was to come from. Nothing else ends one in this step. */
 		int over = m->turn[i].deadline_us && m->turn[i].deadline_us <= e->now_us;
 		if (m->turn[i].live && m->turn[i].running && !over)
 			turn_mend(m, &m->turn[i]);
