@@ -301,10 +301,10 @@ static void admit_early(struct step *p)
 	}
 }
 
+/* May be called again in one step, when pages came free. */
 void admit_waiting(struct step *p)
 {
 	struct sched *s = p->s;
-	uint32_t place = 1, before = SCHED_NONE;
 	s->gated = 0;
 	s->asks++;
 	if (s->queue.count == 0)
@@ -312,6 +312,13 @@ void admit_waiting(struct step *p)
 	refuse_too_large(p);
 	if (admit_due(p) && s->limits.wait_us_max)
 		admit_early(p);
+}
+
+/* Tells those who wait even so, once in a step. */
+void admit_tell(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t place = 1, before = SCHED_NONE;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
 		struct answer answer = {0, 0, WAIT_TURNS, before, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};

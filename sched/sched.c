@@ -254,6 +254,7 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	admit_waiting(&p);
 	while (load_issue(&p))
 		admit_waiting(&p); /* those that it admits may have something to load */
+	admit_tell(&p);
 	batch_issue(&p);
 	ledger_settle(s);
 }

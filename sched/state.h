@@ -13,7 +13,7 @@
  *  I3  tags are unique, never 0, and below tag_next;
  *  I4  an idle or waiting session has exactly the units that its resident tokens fill;
  *      a running one has at least those;
- *  I5  a page that is not full has one owner;
+ *  I5  a page that is not full has one owner, and is of its principal;
  *  I6  the claim of each running turn, and what is promised to younger ones, are covered by free,
  *      doomed and yielded units and by what older turns give back: see claim.c; in a group with a
  *      window, what running turns need and granted sessions keep is there: see window.c;
@@ -462,6 +462,7 @@ uint64_t order_due_us(const struct sched *s);
 
 /* admit.c, batch.c */
 void admit_waiting(struct step *p);
+void admit_tell(struct step *p);
 uint64_t admit_eta_us(const struct sched *s, uint32_t turn);
 void batch_issue(struct step *p);
 void on_batch_done(struct step *p);

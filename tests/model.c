@@ -99,8 +99,9 @@ static void resident_cut(struct model *m, struct model_session *x, uint32_t toke
 	if (tokens >= x->resident)
 		return;
 	uint32_t part = tokens % m->limits.page_tokens;
-	/* A page that others own too may not be written: it is given up with its first tokens. */
-	if (part && model_owners(m, 0, x->unit[0][tokens / m->limits.page_tokens]) > 1)
+	/* A page that others own too, or that is public, may not be written: it is given up with its first tokens. */
+	uint32_t page = part ? x->unit[0][tokens / m->limits.page_tokens] : 0;
+	if (part && (model_owners(m, 0, page) > 1 || m->page[0][page].principal != x->principal))
 		tokens -= part;
 	x->resident = model_usable(m, x, tokens);
 	table_cut(m, x, x->resident);
@@ -552,6 +553,8 @@ static void effect_end(struct model *m, const struct effect *f)
 	if (t->running)
 		x->outgrown = model_windowed(m) && x->unit_count[0] > model_granted(m, x);
 	t->live = 0;
+	if (m->arriving == turn)
+		m->arriving = SCHED_NONE; /* its deadline is now */
 	if (x->next == turn)
 		x->next = SCHED_NONE;
 	if (x->turn == turn) {
