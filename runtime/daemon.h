@@ -478,7 +478,8 @@ void lower_disk_pump(struct daemon *d);
 void lower_disk_took(struct daemon *d, uint32_t stage, int err);
 /* Takes what the disk has done. Returns when to be called next at the latest. */
 uint64_t lower_disk_tick(struct daemon *d);
-uint64_t lower_disk_rate(struct daemon *d); /* bytes a second, of late, as they are told: what is older counts less */
+/* Bytes a second, of late, as they are told: what is older counts less. */
+uint64_t lower_disk_rate(struct daemon *d);
 int lower_disk_fd(const struct daemon *d); /* -1: there is none */
 struct lower_figures {
 	uint64_t puts, gets, lost, bad_slots, read_bytes_s, stalled;

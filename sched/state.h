@@ -149,12 +149,14 @@ struct turn {
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
-	/* when it was last asked to run, by sched.asks; the step in which it was admitted; began copies; was planned */
+	/* When it was last asked to run, by sched.asks; the steps in which it was admitted, began copies, was
+	   planned. */
 	uint64_t asked, admitted_step, loaded_step, planned;
 	uint32_t answer_why;
 	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
 	uint32_t prefix_units; /* that were found by keys when it last asked */
-	uint64_t prefix_until_us; /* how long it waits for a prefix at most; 0: it has not, or no rate is known */
+	uint32_t prefix_next;  /* the unit that it waits for */
+	uint64_t prefix_until_us; /* how long it does at most; 0: it has not, or no rate is known */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;

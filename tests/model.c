@@ -99,7 +99,7 @@ static void resident_cut(struct model *m, struct model_session *x, uint32_t toke
 	if (tokens >= x->resident)
 		return;
 	uint32_t part = tokens % m->limits.page_tokens;
-	/* A page that others own too, or that is public, may not be written: it is given up with its first tokens. */
+	/* A page that others own too, or that is public, may not be written: it is given up from its start. */
 	uint32_t page = part ? x->unit[0][tokens / m->limits.page_tokens] : 0;
 	if (part && (model_owners(m, 0, page) > 1 || m->page[0][page].principal != x->principal))
 		tokens -= part;

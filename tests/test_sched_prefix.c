@@ -202,6 +202,32 @@ static void waits_no_longer_once_known(void)
 	rig_close(&r);
 }
 
+/* A machine that is slower than its rates say: the wait goes on while the other does, for eight times
+   what it computes. */
+static void waits_longer_for_progress(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	struct event rates = rig_event(&r, EVENT_RATES);
+	rates.as.rates.prefill_ns_token = 10000;
+	rig_send(&r, &rates);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)turn_keyed(&r, a, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
+	struct rig_batch batch = rig_batch(&r);
+	uint32_t rows = batch.entries[0].row_count;
+	EXPECT_EQ(rows, 32);
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	r.now_us = 2200;
+	(void)rig_done(&r, &batch);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	rig_time(&r, 2200 + 8 * 320 - 1);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	rig_time(&r, 2200 + 8 * 320);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
 /* Not for one that is further behind than the turn itself: it would have to catch up first. */
 static void waits_for_none_behind(void)
 {
@@ -446,6 +472,7 @@ int main(void)
 	TAP_RUN(waits_for_the_first, "a turn waits for what a running one computes, others pass it");
 	TAP_RUN(waits_no_longer, "it waits no longer than it would take, nor for one that is gone");
 	TAP_RUN(waits_no_longer_once_known, "nor when the rates are known only later");
+	TAP_RUN(waits_longer_for_progress, "longer if the other goes on slowly");
 	TAP_RUN(waits_for_none_behind, "it does not wait for one that is behind");
 	TAP_RUN(waits_for_none_that_stands_still, "nor for one that stands still");
 	TAP_RUN(found_no_more, "what was cut, written on or given up is not found");
