@@ -35,6 +35,7 @@ INLINE void q4_block16(const uint8_t *data, const struct tile *t, uint32_t block
 
 	EACH_COLUMN(COLUMN_START)
 	for (uint32_t b = 0; b < blocks; b++, data += 320, at += columns) {
+		tile_ahead(data, TILE_AHEAD, 320);
 		const __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data));
 		const __m512 m = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data + 1));
 		const __m512i x0 = _mm512_load_si512(data + 64), x1 = _mm512_load_si512(data + 128);
@@ -61,6 +62,7 @@ INLINE void q8_block16(const uint8_t *data, const struct tile *t, uint32_t block
 
 	EACH_COLUMN(COLUMN_START)
 	for (uint32_t b = 0; b < blocks; b++, data += 544, at += columns) {
+		tile_ahead(data, TILE_AHEAD, 544);
 		const __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data)), m = d;
 		const __m512i w0 = _mm512_loadu_si512(data + 32), w1 = _mm512_loadu_si512(data + 96);
 		const __m512i w2 = _mm512_loadu_si512(data + 160), w3 = _mm512_loadu_si512(data + 224);
