@@ -149,8 +149,8 @@ int public_open(struct daemon *d)
 	if (!d->limits.public_principal)
 		return 0;
 	if (!chains_share(d))
-		return refuse(d, "nothing is shared with --share no, with --prefill-weights other than same, nor "
-				 "where layers have windows, unless with --windows keep");
+		return refuse(d, "nothing is shared with --share no, nor where layers have windows, unless with "
+				 "--windows keep");
 	code = file_read(d, &text, &length);
 	if (!code && json_check(text, length, &all) != 0)
 		code = refuse(d, "it is not JSON");

@@ -127,6 +127,14 @@ uint64_t fast_work_avx512(uint64_t rounds)
 	return rounds * 16 * 64;
 }
 
+void fast_plain_avx512(struct leaf *leaf)
+{
+	leaf->matmul[PACK_Q4] = fast_q4_avx512;
+	leaf->matmul[PACK_Q8] = fast_q8_avx512;
+	leaf->matmul[PACK_I8] = fast_row8_avx512;
+	fast_wide_init_avx512(leaf);
+}
+
 void leaf_init_avx512(struct leaf *leaf)
 {
 	/* A CPU with AVX-512 has all of AVX2; what needs an extension that it lacks stays there. */
@@ -138,10 +146,7 @@ void leaf_init_avx512(struct leaf *leaf)
 	if (__builtin_cpu_supports("avx512vbmi"))
 		fast_attend_init_avx512(leaf);
 	if (__builtin_cpu_supports("avx512vnni")) {
-		leaf->matmul[PACK_Q4] = fast_q4_avx512;
-		leaf->matmul[PACK_Q8] = fast_q8_avx512;
-		leaf->matmul[PACK_I8] = fast_row8_avx512;
-		fast_wide_init_avx512(leaf);
+		fast_plain_avx512(leaf);
 		if (fast_amx_ready())
 			fast_amx_init(leaf);
 	}
