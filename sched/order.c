@@ -20,7 +20,7 @@ enum {
 	FORCED_PARTS = 4,
 	AGE_PART = 4,
 	LOAD_ALL = 1024,
-	LOAD_HIGH = 512,        /* from here on the machine has no time to spare */
+	LOAD_HIGH = 256,        /* of prompts: from here on the machine has no time to spare */
 	LOAD_WINDOW_US = 8000000,
 	LOAD_WINDOWS = 8        /* over so many the load is smoothed */
 };
@@ -120,7 +120,7 @@ static void load_pass(struct sched *s)
 		s->load = 0;
 }
 
-/* Of late, the machine computed nearly all the time. */
+/* Of late, the machine computed prompts for much of the time. */
 int order_loaded(struct sched *s)
 {
 	load_pass(s);
@@ -138,7 +138,10 @@ void order_measure(struct sched *s, uint64_t measured_us)
 	if (measured_us > UINT32_MAX)
 		measured_us = UINT32_MAX;
 	load_pass(s);
-	s->load_busy_us += measured_us;
+	/* The time that prompts took: that is what computing again adds to. */
+	uint64_t others = decode ? s->decode_us : 0;
+	if (s->prefill_planned && measured_us > others)
+		s->load_busy_us += measured_us - others;
 	if (s->prefill_planned == 0) {
 		s->decode_us = s->decode_us ? (7 * s->decode_us + measured_us) / 8 : measured_us;
 		return;
