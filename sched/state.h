@@ -192,6 +192,13 @@ struct pause_class {
 	uint64_t units[AGE_COUNT]; /* of the sessions in rest */
 };
 
+/* How much of its time the machine computed of late, and how much of that prompts: see order.c. */
+enum load_kind { LOAD_OF_ALL, LOAD_OF_PROMPTS, LOAD_KINDS };
+struct load {
+	uint64_t busy_us;
+	uint32_t share, reserved;
+};
+
 struct flight {
 	uint32_t turn, position, rows, sample, phase, wanted;
 };
@@ -206,10 +213,10 @@ struct sched {
 	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
-	uint64_t load_from_us, load_busy_us; /* since when, and how long it computed prompts since */
+	uint64_t load_from_us; /* since when busy_us counts */
+	struct load load[LOAD_KINDS];
 	uint64_t work_least;  /* the virtual time: of the active principal served least */
 	uint32_t gated;       /* a turn waits for the machine to have time to spare */
-	uint32_t load;        /* the share of its time that it did so of late: see order.c */
 	uint32_t prefill_rows, prefill_planned; /* what a step may prefill at most; what the last one did */
 	uint64_t at_page[SCHED_GROUP_MAX], at_session, at_turn, at_principal, at_chunk, at_heap, at_flight;
 	uint64_t at_class, at_prefix, at_bucket, at_key;
