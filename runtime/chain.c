@@ -45,6 +45,12 @@ int chains_open(struct daemon *d)
 	return d->chain ? 0 : -ERR_MEMORY;
 }
 
+bool chains_share(const struct daemon *d)
+{
+	/* With windows, who has a page need not have those before it. */
+	return d->options.share && d->limits.group_count == 1;
+}
+
 /* How many of the session's turns begin at or before the position. */
 static uint32_t turns_begun(const struct session *s, uint32_t at)
 {
@@ -82,7 +88,7 @@ uint32_t chain_make(struct daemon *d, const struct session *s)
 {
 	const uint32_t span = d->limits.page_tokens, count = s->history / span;
 	const struct chain_key *before = &d->chain_root;
-	if (!d->options.share)
+	if (!chains_share(d))
 		return 0;
 	for (uint32_t i = 0; i < count; before = &d->chain[i++]) {
 		uint8_t room[OPS_PARTITION];

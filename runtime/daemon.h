@@ -331,7 +331,8 @@ struct daemon {
 	uint64_t durable_told;
 	/* What was said of the log's state, so that each change is said once. */
 	struct { int space, anchor, archive; bool waits; uint32_t reader, ended; } told;
-	uint64_t prefill_us_total, prefill_rows_total;
+	uint64_t prefill_us_total, prefill_rows_total, rates_told_us;
+	bool rates_news; /* something was measured since */
 };
 
 /* log.c */
@@ -477,6 +478,7 @@ void lower_tell(struct daemon *d);
 
 /* chain.c: the keys of full pages. */
 int chains_open(struct daemon *d);
+bool chains_share(const struct daemon *d); /* sessions can find each other's pages at all */
 /* Makes those of the session's history in d->chain; how many, or 0 where nothing is shared. */
 uint32_t chain_make(struct daemon *d, const struct session *s);
 /* Which of the tokens from `first` on were sampled, and so have the plan of sampled tokens now and whenever
@@ -498,6 +500,8 @@ void lower_disk_pump(struct daemon *d);
 void lower_disk_took(struct daemon *d, uint32_t stage, int err);
 /* Takes what the disk has done. Returns when to be called next at the latest. */
 uint64_t lower_disk_tick(struct daemon *d);
+/* Bytes a second, of late, as they are told: what is older counts less. */
+uint64_t lower_disk_rate(struct daemon *d);
 int lower_disk_fd(const struct daemon *d); /* -1: there is none */
 struct lower_figures {
 	uint64_t puts, gets, lost, bad_slots, read_bytes_s, stalled;
@@ -557,6 +561,8 @@ void step(struct daemon *d, const struct event *event, const struct batch_result
    where none would be left to take when the next batch is sent. So there is always one in hand. */
 bool step_job_send(struct daemon *d);
 void step_batch_done(struct daemon *d, struct engine_job *job);
+/* Tells the scheduler how fast this machine is, of late, if something was measured. */
+void rates_tell(struct daemon *d);
 /* Records an incident with a page, and ends the process where --integrity says so. call: whose turn
    it ends, or NONE. */
 void step_incident(struct daemon *d, const struct ops_fault *f, uint8_t reason, uint32_t call);

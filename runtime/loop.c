@@ -585,6 +585,7 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	engine_take(d);
 	lower_submit(d);
 	store_take(d);
+	rates_tell(d);
 	if (d->now_us >= sched_deadline_us(d->sched) && step_room(d)) {
 		const struct event e = {.kind = EVENT_TIMER, .session = SCHED_NONE, .turn = SCHED_NONE,
 					.now_us = d->now_us};

@@ -15,8 +15,7 @@
 #include <string.h>
 
 enum {
-	FULL_US = 1000000,       /* a full disk is tried again after so long */
-	RATES_US = 1000000       /* how often the scheduler hears of rates */
+	FULL_US = 1000000        /* a full disk is tried again after so long */
 };
 
 /* Keys. */
@@ -494,6 +493,7 @@ static void read_done(struct daemon *d, struct stage *g)
 		x->get_bytes += bytes;
 		x->read_bytes += bytes;
 		x->read_us += g->job.took_us;
+		d->rates_news = true;
 		g->sum = (struct engine_sum){.digest = {r->content[0], r->content[1]}, .tokens = r->tokens};
 		g->state = STAGE_UP;
 		return;
@@ -545,20 +545,15 @@ static void stall(struct daemon *d, const struct disk_job *hand)
 	}
 }
 
-/* How fast pages come back, in their queue as it is: of late. */
-static void rates_tell(struct daemon *d)
+uint64_t lower_disk_rate(struct daemon *d)
 {
 	struct lower_disk *x = d->disk;
-	if (x->read_us == 0 || d->now_us < x->rates_told_us + RATES_US || !step_room(d))
-		return;
-	struct event e = {.kind = EVENT_RATES, .session = SCHED_NONE, .turn = SCHED_NONE, .now_us = d->now_us};
-	if (d->prefill_rows_total)
-		e.as.rates.prefill_ns_token = d->prefill_us_total * 1000 / d->prefill_rows_total;
-	e.as.rates.copy_bytes_s[PLACE_DISK] = x->read_bytes * 1000000 / x->read_us + 1;
-	x->rates_told_us = d->now_us;
+	if (!x || x->read_us == 0)
+		return 0;
+	const uint64_t rate = x->read_bytes * 1000000 / x->read_us + 1;
 	x->read_bytes /= 2;
 	x->read_us /= 2;
-	step(d, &e, NULL);
+	return rate;
 }
 
 uint64_t lower_disk_tick(struct daemon *d)
@@ -576,7 +571,6 @@ uint64_t lower_disk_tick(struct daemon *d)
 		stall(d, hand);
 	else if (x->stalled)
 		x->stalled = false;
-	rates_tell(d);
 	lower_disk_pump(d);
 	return busy_us && !x->stalled ? busy_us + wait_us : x->stalled ? d->now_us + wait_us : UINT64_MAX;
 }

@@ -83,7 +83,7 @@ struct lower_disk {
 	uint32_t *chain_count;
 	bool stalled;
 	uint64_t full_until_us;     /* no writes before: the disk was full */
-	uint64_t read_bytes, read_us, rates_told_us; /* of late */
+	uint64_t read_bytes, read_us; /* of late */
 	/* Figures. */
 	uint64_t puts, gets, put_bytes, get_bytes, lost, bad_slots;
 	/* The end. */

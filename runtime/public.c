@@ -72,14 +72,14 @@ static const char *head_read(struct json head, char **room, struct wire_args *a)
 }
 
 /* A turn of one token, read by nobody, computes what the session begins with. */
-static void head_compute(struct daemon *d, uint32_t slot)
+static int head_compute(struct daemon *d, uint32_t slot)
 {
 	struct session *s = &d->sessions[slot];
 	uint32_t call = 0;
 	while (call < d->options.calls && d->calls[call].state != CALL_FREE)
 		call++;
 	if (call == d->options.calls)
-		return;
+		return refuse(d, "no call is left for it (--calls)");
 	call_reset(d, call);
 	struct call *c = &d->calls[call];
 	c->principal = s->principal;
@@ -95,6 +95,7 @@ static void head_compute(struct daemon *d, uint32_t slot)
 	c->sampling = (struct wire_sampling){.max_tokens = 1, .top_p = 1, .typical = 1, .repetition = 1};
 	s->mark[s->mark_count++] = (struct turn_mark){.start = 0, .output = s->history, .before = s->state};
 	turn_restart(d, call);
+	return 0;
 }
 
 static int prefix_open(struct daemon *d, const struct wire_args *a)
@@ -121,8 +122,7 @@ static int prefix_open(struct daemon *d, const struct wire_args *a)
 		log_say(LOG_NOTICE, "--public-prefix: %llu of %llu bytes could be pinned",
 			(unsigned long long)step_granted.bytes, (unsigned long long)bytes);
 	log_say(LOG_NOTICE, "a public prefix of %u tokens", s->history);
-	head_compute(d, slot);
-	return 0;
+	return head_compute(d, slot);
 }
 
 static int file_read(const struct daemon *d, char **text, size_t *length)
@@ -148,6 +148,9 @@ int public_open(struct daemon *d)
 	int code = 0;
 	if (!d->limits.public_principal)
 		return 0;
+	if (!chains_share(d))
+		return refuse(d, "nothing is shared with --share no, nor where layers have windows, unless with "
+				 "--windows keep");
 	code = file_read(d, &text, &length);
 	if (!code && json_check(text, length, &all) != 0)
 		code = refuse(d, "it is not JSON");

@@ -11,6 +11,8 @@
 #include "runtime/forget.h"
 #include "runtime/keep.h"
 
+enum { RATES_US = 1000000 }; /* how often the scheduler hears of rates */
+
 struct granted step_granted;
 
 int step_open(struct daemon *d)
@@ -425,10 +427,24 @@ static void prefill_measure(struct daemon *d, const struct engine_job *job)
 		return;
 	d->prefill_us_total += job->measured_us;
 	d->prefill_rows_total += rows;
+	d->rates_news = true;
 	if (d->prefill_rows_total > 65536) {
 		d->prefill_us_total /= 2;
 		d->prefill_rows_total /= 2;
 	}
+}
+
+void rates_tell(struct daemon *d)
+{
+	if (!d->rates_news || d->now_us < d->rates_told_us + RATES_US || !step_room(d))
+		return;
+	struct event e = {.kind = EVENT_RATES, .session = SCHED_NONE, .turn = SCHED_NONE, .now_us = d->now_us};
+	if (d->prefill_rows_total)
+		e.as.rates.prefill_ns_token = d->prefill_us_total * 1000 / d->prefill_rows_total;
+	e.as.rates.copy_bytes_s[PLACE_DISK] = lower_disk_rate(d);
+	d->rates_told_us = d->now_us;
+	d->rates_news = false;
+	step(d, &e, NULL);
 }
 
 void step_batch_done(struct daemon *d, struct engine_job *job)

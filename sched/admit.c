@@ -53,25 +53,40 @@ static struct need need_of(const struct sched *s, uint32_t turn, uint32_t units,
 	return need;
 }
 
-/* A prefix that another turn is computing is there sooner than if this one began with it, too: the other
-   is ahead. It may be held up, so this one waits for twice the time that it would take itself at most. */
-static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, const struct share *share)
+/* So many times what it takes to compute the rows alone; 0: no rates are known. */
+static uint64_t compute_us(const struct sched *s, uint32_t times, uint32_t rows)
 {
-	const struct turn *t = turn_at(s, turn);
-	const struct session *x = session_at(s, t->session);
-	if (t->prefix_until_us && s->now_us >= t->prefix_until_us)
-		return SCHED_NONE;
-	return prefix_coming(s, turn, share->units ? share->units : x->resident / s->limits.page_tokens);
+	uint64_t rate = s->prefill_ns_token, most = UINT64_MAX / 4 / times / (rows ? rows : 1);
+	return (rate < most ? rate : most) * times * rows / 1000;
 }
 
-static uint64_t prefix_until(const struct sched *s, uint32_t turn)
+/* The unit that the turn would compute first. */
+static uint32_t prefix_next(const struct sched *s, uint32_t turn, const struct share *share)
+{
+	const struct session *x = session_at(s, turn_at(s, turn)->session);
+	return share->units ? share->units : x->resident / s->limits.page_tokens;
+}
+
+/* Until when it waits for a prefix at most: for twice the time that its prompt would take alone, and for
+   each unit that the other computes meanwhile, for eight times that of the unit. 0: no rates are known. */
+static uint64_t prefix_until(const struct sched *s, uint32_t turn, uint32_t next)
 {
 	const struct turn *t = turn_at(s, turn);
-	uint64_t rate = s->prefill_ns_token, rows = t->prompt - session_at(s, t->session)->resident;
-	if (rate == 0 || rate > UINT64_MAX / 4 / rows)
-		return UINT64_MAX;
-	uint64_t us = 2 * rate * rows / 1000;
-	return us < UINT64_MAX - s->now_us ? s->now_us + us : UINT64_MAX;
+	uint64_t until = t->prefix_until_us, most = UINT64_MAX - 1;
+	uint64_t more = until && next > t->prefix_next
+		? compute_us(s, 8, (next - t->prefix_next) * s->limits.page_tokens)
+		: until ? 0 : compute_us(s, 2, t->prompt - session_at(s, t->session)->resident);
+	if (until == 0 && more > 0)
+		until = s->now_us;
+	return more < most - until ? until + more : most;
+}
+
+/* A prefix that another turn is computing is there sooner than if this one began with it, too: the other
+   is at it. But it may be passed by other prompts, so there is an end to this. */
+static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, uint32_t next)
+{
+	uint64_t until = turn_at(s, turn)->prefix_until_us ? prefix_until(s, turn, next) : 0;
+	return until && s->now_us >= until ? SCHED_NONE : prefix_coming(s, turn, next);
 }
 
 /* Asks whether the turn could run now with its promise in full; changes nothing. */
@@ -101,7 +116,7 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 	CHECK(units >= x->units);
 	if (t->key_end > t->key_first)
 		answer.share = prefix_find(s, turn);
-	uint32_t coming = prefix_blocker(s, turn, &answer.share);
+	uint32_t coming = prefix_blocker(s, turn, prefix_next(s, turn, &answer.share));
 	if (coming != SCHED_NONE) {
 		answer.why = WAIT_PREFIX;
 		answer.passed = 1;
@@ -218,10 +233,13 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 	struct answer answer = admit_ask(s, turn, units);
 	if (gated)
 		admit_gate(s, turn, units, &answer);
-	if (answer.why == WAIT_PREFIX && t->prefix_until_us == 0)
-		t->prefix_until_us = prefix_until(s, turn);
+	if (answer.why == WAIT_PREFIX) {
+		uint32_t awaited = prefix_next(s, turn, &answer.share);
+		t->prefix_until_us = prefix_until(s, turn, awaited);
+		t->prefix_next = awaited;
+	}
 	t->prefix_units = answer.share.units;
-	t->asked = s->step;
+	t->asked = s->asks;
 	t->answer_why = answer.why;
 	t->blocker = answer.blocker;
 	t->short_bytes = answer.short_bytes;
@@ -260,7 +278,7 @@ static uint32_t candidate(const struct sched *s, int warm)
 		uint64_t its = principal_at(s, principal)->work;
 		if (at_quota(s, principal))
 			continue;
-		if (t->asked == s->step || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
+		if (t->asked == s->asks || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
 			continue;
 		found = turn;
 		work = its;
@@ -297,20 +315,28 @@ static void admit_early(struct step *p)
 	}
 }
 
+/* May be called again in one step, when pages came free. */
 void admit_waiting(struct step *p)
 {
 	struct sched *s = p->s;
-	uint32_t place = 1, before = SCHED_NONE;
 	s->gated = 0;
+	s->asks++;
 	if (s->queue.count == 0)
 		return;
 	refuse_too_large(p);
 	if (admit_due(p) && s->limits.wait_us_max)
 		admit_early(p);
+}
+
+/* Tells those who wait even so, once in a step. */
+void admit_tell(struct step *p)
+{
+	struct sched *s = p->s;
+	uint32_t place = 1, before = SCHED_NONE;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
 		struct answer answer = {0, 0, WAIT_TURNS, before, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
-		if (t->asked == s->step) {
+		if (t->asked == s->asks) {
 			answer.why = (enum wait_why)t->answer_why;
 			answer.blocker = t->blocker;
 			answer.short_bytes = t->short_bytes;

@@ -152,8 +152,11 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 					s->limits.group[g].page_bytes;
 				here += page->place == PLACE_DEVICE ? s->limits.group[g].page_bytes : 0;
 			}
-			if (at.unit >= full)
+			/* It is written on: by one, and nothing of him goes to what is public. */
+			if (at.unit >= full) {
 				CHECK(page->owners == 1);
+				CHECK(page->principal == x->principal);
+			}
 			if (at.unit >= x->floor)
 				CHECK(page->yielding > 0);
 			owners_before = page->owners;

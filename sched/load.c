@@ -127,6 +127,7 @@ static void turn_mend(struct step *p, struct turn *t)
 	if (unit == x->units)
 		return;
 	session_units_cut(p, t->session, unit, LOST_COPY);
+	p->freed = 1;
 	uint32_t lost = before - x->resident, part = lost < t->origin_reloaded ? lost : t->origin_reloaded;
 	t->origin_reloaded -= part;
 	t->origin_resident -= lost - part;
@@ -160,6 +161,7 @@ static int turn_look(struct step *p, uint32_t turn)
 	if (!claim_safe(s)) {
 		/* What it lost it shared with one that keeps it: no page came free for it to use again. */
 		s->counts.forced_recomputes++;
+		p->freed = 1;
 		turn_end(p, turn, END_FAULT, ERR_NO_PAGES);
 		return 0;
 	}
@@ -228,23 +230,28 @@ static uint32_t turn_load(struct step *p, uint32_t turn)
 	return shared;
 }
 
-/* Returns 1 if a claim became smaller by it: then somebody who waits may fit. */
+/* Each turn begins copies once in a step. Returns 1 if somebody who waits may fit by it: a claim became
+   smaller, or pages came free. */
 int load_issue(struct step *p)
 {
 	struct sched *s = p->s;
 	uint32_t shared = 0;
+	p->freed = 0;
 	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
 		next = turn_at(s, turn)->link.next;
 		/* A table is walked when there is something to see, not for each copy of a long context. */
-		const struct turn *t = turn_at(s, turn);
+		struct turn *t = turn_at(s, turn);
 		int look = p->look || t->admitted_step == s->step ||
 			(t->missing + t->strays == 0 && t->arriving == 0);
-		if (t->loading && (!look || turn_look(p, turn)) && t->missing + t->strays)
+		if (!t->loading || (look && !turn_look(p, turn)))
+			continue;
+		if (t->missing + t->strays && t->loaded_step != s->step)
 			shared += turn_load(p, turn);
+		t->loaded_step = s->step;
 	}
 	/* What one of them loads the others need not claim. */
 	for (uint32_t turn = s->running.first; shared && turn != SCHED_NONE; turn = turn_at(s, turn)->link.next)
 		if (turn_at(s, turn)->loading)
 			claim_renew(s, turn_at(s, turn));
-	return shared > 0;
+	return shared > 0 || p->freed;
 }

@@ -20,7 +20,8 @@ enum {
 	FORCED_PARTS = 4,
 	AGE_PART = 4,
 	LOAD_ALL = 1024,
-	LOAD_HIGH = 512,        /* from here on the machine has no time to spare */
+	LOAD_HIGH = 512,        /* from here on the machine has no time to spare, */
+	LOAD_PROMPTS = 64,      /* if prompts take so much of it */
 	LOAD_WINDOW_US = 8000000,
 	LOAD_WINDOWS = 8        /* over so many the load is smoothed */
 };
@@ -109,22 +110,28 @@ static void load_pass(struct sched *s)
 {
 	uint64_t windows = (s->now_us - s->load_from_us) / LOAD_WINDOW_US;
 	s->load_from_us += windows * LOAD_WINDOW_US;
-	for (uint32_t i = 0; i < 8 * LOAD_WINDOWS && windows > 0; i++, windows--) {
-		/* A batch longer than a window fills the following ones, too. */
-		uint64_t busy = s->load_busy_us < LOAD_WINDOW_US ? s->load_busy_us : LOAD_WINDOW_US;
-		s->load_busy_us -= busy;
-		s->load += (uint32_t)(busy * LOAD_ALL / LOAD_WINDOW_US);
-		s->load -= s->load / LOAD_WINDOWS;
+	uint64_t left = windows < 8 * LOAD_WINDOWS ? windows : 8 * LOAD_WINDOWS;
+	for (int kind = 0; kind < LOAD_KINDS; kind++) {
+		struct load *load = &s->load[kind];
+		for (uint64_t i = 0; i < left; i++) {
+			/* A batch longer than a window fills the following ones, too. */
+			uint64_t busy = load->busy_us < LOAD_WINDOW_US ? load->busy_us : LOAD_WINDOW_US;
+			load->busy_us -= busy;
+			load->share += (uint32_t)(busy * LOAD_ALL / LOAD_WINDOW_US);
+			load->share -= load->share / LOAD_WINDOWS;
+		}
+		if (windows > left)
+			load->share = 0;
 	}
-	if (windows > 0)
-		s->load = 0;
 }
 
-/* Of late, the machine computed nearly all the time. */
+/* Of late, the machine computed much of the time, and prompts are a part of that: then what is computed
+   again makes others wait. */
 int order_loaded(struct sched *s)
 {
 	load_pass(s);
-	return s->load >= LOAD_HIGH * LOAD_WINDOWS;
+	return s->load[LOAD_OF_ALL].share >= LOAD_HIGH * LOAD_WINDOWS &&
+	       s->load[LOAD_OF_PROMPTS].share >= LOAD_PROMPTS * LOAD_WINDOWS;
 }
 
 /* What the batch that is done took, and what follows for the next. */
@@ -138,7 +145,10 @@ void order_measure(struct sched *s, uint64_t measured_us)
 	if (measured_us > UINT32_MAX)
 		measured_us = UINT32_MAX;
 	load_pass(s);
-	s->load_busy_us += measured_us;
+	uint64_t others = decode ? s->decode_us : 0;
+	s->load[LOAD_OF_ALL].busy_us += measured_us;
+	if (s->prefill_planned && measured_us > others)
+		s->load[LOAD_OF_PROMPTS].busy_us += measured_us - others;
 	if (s->prefill_planned == 0) {
 		s->decode_us = s->decode_us ? (7 * s->decode_us + measured_us) / 8 : measured_us;
 		return;

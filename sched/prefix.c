@@ -225,12 +225,13 @@ struct share prefix_find(const struct sched *s, uint32_t turn)
 	return share;
 }
 
-/* A running turn of the principal that is computing the unit that follows on those that the turn can
-   have, for the same tokens; its session, or SCHED_NONE. */
+/* A running turn of the principal that is at the unit that follows on those that the turn can have, for the
+   same tokens, and need not stand still before it has computed it; its session, or SCHED_NONE. */
 uint32_t prefix_coming(const struct sched *s, uint32_t turn, uint32_t unit)
 {
 	const struct turn *t = turn_at(s, turn);
-	uint32_t principal = session_at(s, t->session)->principal, end = (unit + 1) * s->limits.page_tokens;
+	uint32_t principal = session_at(s, t->session)->principal, span = s->limits.page_tokens;
+	uint32_t end = (unit + 1) * span;
 	if (unit < t->key_first || unit >= units_most(s, t))
 		return SCHED_NONE;
 	for (uint32_t at = s->running.first; at != SCHED_NONE; at = turn_at(s, at)->link.next) {
@@ -242,8 +243,11 @@ uint32_t prefix_coming(const struct sched *s, uint32_t turn, uint32_t unit)
 			continue;
 		if (!keys_equal(key_at(s, at, unit), key_at(s, turn, unit)))
 			continue;
-		/* Computed, and not found: another page had its place in the table. Or it needs credit. */
-		if (x->resident >= end || o->end != END_NONE || (end >= o->prompt && o->sampled >= o->credit))
+		/* Computed, and not found: another page had its place in the table. Or not so far yet. */
+		if (x->resident >= end || x->resident < unit * span || o->end != END_NONE)
+			continue;
+		/* It needs credit, or a page that an older turn has taken the promise of. */
+		if ((end >= o->prompt && o->sampled >= o->credit) || (x->units <= unit && o->promised == 0))
 			continue;
 		return o->session;
 	}

@@ -68,6 +68,10 @@ static void session_raise(struct step *p, uint32_t session, uint32_t *left, uint
 			continue;
 		if (!room_left(s, room))
 			break;
+		/* Where somebody keeps it, it is not to be had again for those who run (I6). */
+		if (page->yielding < page->owners && claim_slack(s) == 0)
+			break;
+		p->look |= page->owners > 1; /* a turn that loads need not load this one */
 		(void)pages_move(p, session, at.unit, PLACE_DEVICE);
 		s->counts.pages_raised += s->limits.group_count;
 		x->edge = at.unit + 1 > x->edge ? at.unit + 1 : x->edge;

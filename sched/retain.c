@@ -376,7 +376,9 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 	struct sched *s = p->s;
 	struct session *x = session_at(s, session);
 	const struct pause_class *c = class_at(s, x->class);
-	uint32_t unit = shared ? x->units : x->edge, cut = x->units, gained = 0;
+	/* Those that it owns alone are the last ones; none of them may be here. */
+	uint32_t unit = !shared ? x->edge : x->at[PLACE_DEVICE] ? x->units : x->units - x->sole;
+	uint32_t cut = x->units, gained = 0;
 	for (; unit > x->floor && gained < wanted; unit--) {
 		struct cursor at = cursor_at(s, session, unit - 1);
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));

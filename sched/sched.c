@@ -236,7 +236,7 @@ static void step_time(struct step *p)
 void sched_step(struct sched *s, const struct event *event, const struct chain_key *keys,
 		const struct batch_result *results, struct effects *out)
 {
-	struct step p = {s, out, event, results, keys, 0, SCHED_NONE};
+	struct step p = {s, out, event, results, keys, 0, 0, SCHED_NONE};
 	CHECK(event->kind < EVENT_KIND_COUNT);
 	CHECK(event->now_us >= s->now_us); /* R1 */
 	CHECK(event->now_us < UINT64_MAX);
@@ -252,8 +252,9 @@ void sched_step(struct sched *s, const struct event *event, const struct chain_k
 	step_time(&p);
 	retain_tick(&p);
 	admit_waiting(&p);
-	if (load_issue(&p))
-		admit_waiting(&p);
+	while (load_issue(&p))
+		admit_waiting(&p); /* those that it admits may have something to load */
+	admit_tell(&p);
 	batch_issue(&p);
 	ledger_settle(s);
 }

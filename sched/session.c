@@ -1,13 +1,14 @@
 /*
  * Sessions: their life, their history, and what of it is resident. Cuts never leave a page that is
- * both shared and partly filled (I5): such a page is given up, and its tokens computed again.
+ * partly filled, and shared or of another principal (I5): such a page is given up, and its tokens
+ * computed again.
  */
 #include "sched/state.h"
 
 #include <string.h>
 
 /* Cuts what is resident to at most `tokens`. The page at the cut stays if nobody else owns it: its
-   only owner may write on in it. */
+   only owner may write on in it, unless it is public, and would stay so. */
 void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens)
 {
 	struct sched *s = p->s;
@@ -17,7 +18,7 @@ void session_resident_cut(struct step *p, uint32_t session, uint32_t tokens)
 		return;
 	if (part) {
 		uint32_t page = table_page(s, session, 0, tokens / s->limits.page_tokens);
-		if (page_at(s, 0, page)->owners > 1)
+		if (page_at(s, 0, page)->owners > 1 || page_at(s, 0, page)->principal != x->principal)
 			tokens -= part;
 		else
 			prefix_remove(s, page); /* it is not full any more */

@@ -13,7 +13,7 @@
  *  I3  tags are unique, never 0, and below tag_next;
  *  I4  an idle or waiting session has exactly the units that its resident tokens fill;
  *      a running one has at least those;
- *  I5  a page that is not full has one owner;
+ *  I5  a page that is not full has one owner, and is of its principal;
  *  I6  the claim of each running turn, and what is promised to younger ones, are covered by free,
  *      doomed and yielded units and by what older turns give back: see claim.c; in a group with a
  *      window, what running turns need and granted sessions keep is there: see window.c;
@@ -149,12 +149,14 @@ struct turn {
 	uint32_t in_flight, paused;
 	uint32_t end, err; /* what it shall end as when the batch is done */
 	uint32_t waits, wait_why, blocker; /* waits 1: EFFECT_WAIT was told */
-	/* the step in which it was last asked to run; planned */
-	uint64_t asked, admitted_step, planned;
+	/* When it was last asked to run, by sched.asks; the steps in which it was admitted, began copies, was
+	   planned. */
+	uint64_t asked, admitted_step, loaded_step, planned;
 	uint32_t answer_why;
 	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
 	uint32_t prefix_units; /* that were found by keys when it last asked */
-	uint64_t prefix_until_us; /* how long it waits for a prefix at most; 0: it has not yet */
+	uint32_t prefix_next;  /* the unit that it waits for */
+	uint64_t prefix_until_us; /* how long it does at most; 0: it has not, or no rate is known */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;
@@ -190,6 +192,13 @@ struct pause_class {
 	uint64_t units[AGE_COUNT]; /* of the sessions in rest */
 };
 
+/* How much of its time the machine computed of late, and how much of that prompts: see order.c. */
+enum load_kind { LOAD_OF_ALL, LOAD_OF_PROMPTS, LOAD_KINDS };
+struct load {
+	uint64_t busy_us;
+	uint32_t share, reserved;
+};
+
 struct flight {
 	uint32_t turn, position, rows, sample, phase, wanted;
 };
@@ -197,16 +206,17 @@ struct flight {
 struct sched {
 	struct sched_limits limits;
 	uint64_t bytes, now_us, step, tag_next, arrival_next;
+	uint64_t asks;        /* how often waiting turns were looked through */
 	uint64_t batch, batch_next; /* batch: the one in flight; 0 for none */
 	uint64_t unit_bytes; /* in the groups without a window */
 	uint64_t prefill_ns_token, decode_ns_row, copy_bytes_s[PLACE_COUNT];
 	uint64_t durable;     /* all records up to this step are on disk */
 	uint64_t decode_us;   /* what a batch without prefill took, smoothed; 0: not known */
 	uint64_t forced_us;   /* when a turn was last admitted because it had waited long enough */
-	uint64_t load_from_us, load_busy_us; /* since when, and how long the machine computed since */
+	uint64_t load_from_us; /* since when busy_us counts */
+	struct load load[LOAD_KINDS];
 	uint64_t work_least;  /* the virtual time: of the active principal served least */
 	uint32_t gated;       /* a turn waits for the machine to have time to spare */
-	uint32_t load;        /* the share of its time that the machine computed of late: see order.c */
 	uint32_t prefill_rows, prefill_planned; /* what a step may prefill at most; what the last one did */
 	uint64_t at_page[SCHED_GROUP_MAX], at_session, at_turn, at_principal, at_chunk, at_heap, at_flight;
 	uint64_t at_class, at_prefix, at_bucket, at_key;
@@ -242,6 +252,7 @@ struct step {
 	const struct batch_result *results;
 	const struct chain_key *keys;
 	uint32_t look; /* 1: a copy failed or was of a shared page: turns that load look at their tables */
+	uint32_t freed; /* 1: a turn gave up what a failed copy lost */
 	uint32_t superseded; /* a session whose next turn is at hand: it does not pause */
 };
 
@@ -460,6 +471,7 @@ uint64_t order_due_us(const struct sched *s);
 
 /* admit.c, batch.c */
 void admit_waiting(struct step *p);
+void admit_tell(struct step *p);
 uint64_t admit_eta_us(const struct sched *s, uint32_t turn);
 void batch_issue(struct step *p);
 void on_batch_done(struct step *p);

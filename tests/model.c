@@ -99,8 +99,9 @@ static void resident_cut(struct model *m, struct model_session *x, uint32_t toke
 	if (tokens >= x->resident)
 		return;
 	uint32_t part = tokens % m->limits.page_tokens;
-	/* A page that others own too may not be written: it is given up with its first tokens. */
-	if (part && model_owners(m, 0, x->unit[0][tokens / m->limits.page_tokens]) > 1)
+	/* A page that others own too, or that is public, may not be written: it is given up from its start. */
+	uint32_t page = part ? x->unit[0][tokens / m->limits.page_tokens] : 0;
+	if (part && (model_owners(m, 0, page) > 1 || m->page[0][page].principal != x->principal))
 		tokens -= part;
 	x->resident = model_usable(m, x, tokens);
 	table_cut(m, x, x->resident);
@@ -186,6 +187,8 @@ static void event_turn(struct model *m, const struct effects *out)
 	t->output_max = e->as.turn.output_max;
 	t->credit = e->as.turn.credit;
 	t->deadline_us = e->as.turn.deadline_us;
+	t->key_first = e->as.turn.chain_first;
+	t->key_end = e->as.turn.chain_first + e->as.turn.chain_count;
 	t->arrived_us = e->now_us;
 	t->arrival = ++m->arrivals;
 	if (x->turn == SCHED_NONE)
@@ -299,7 +302,8 @@ static void event_copy(struct model *m, const struct event *e)
 	copy->id = 0;
 	m->copies--;
 	for (uint32_t i = 0; to->lost && i < MODEL_TURNS; i++) {
-		/* One whose deadline passes in this step ends before it looks. */
+		/* One whose deadline passes in this step ends before it looks, and its END tells, as of any turn that
+		   ends while it loads, where its prompt was to come from. Nothing else ends one in this step. */
 		int over = m->turn[i].deadline_us && m->turn[i].deadline_us <= e->now_us;
 		if (m->turn[i].live && m->turn[i].running && !over)
 			turn_mend(m, &m->turn[i]);
@@ -549,6 +553,8 @@ static void effect_end(struct model *m, const struct effect *f)
 	if (t->running)
 		x->outgrown = model_windowed(m) && x->unit_count[0] > model_granted(m, x);
 	t->live = 0;
+	if (m->arriving == turn)
+		m->arriving = SCHED_NONE; /* its deadline is now */
 	if (x->next == turn)
 		x->next = SCHED_NONE;
 	if (x->turn == turn) {

@@ -28,6 +28,7 @@ struct model_turn {
 	uint32_t live, running, session, index; /* index: the scheduler's, once it was told */
 	uint32_t keep, append, output_max, credit, sampled;
 	uint32_t in_flight, ending;             /* ending: the END that must come, or END_NONE */
+	uint32_t key_first, key_end;            /* units of the prompt of which it told the keys */
 	uint64_t key, arrival, arrived_us, admitted, deadline_us;
 	uint32_t resident, reloaded, recomputed, fresh;
 };

@@ -178,6 +178,8 @@ static void entry_check(struct model *m, const struct batch_entry *entry)
 		for (uint32_t u = entry->position_first / page_tokens; u * page_tokens < last; u++)
 			if (model_owners(m, g, x->unit[g][u]) != 1)
 				model_fail(m, "a row in a page that others own too");
+			else if (m->page[g][x->unit[g][u]].principal != x->principal)
+				model_fail(m, "a row in a page of another principal");
 		if (model_usable(m, x, entry->position_first) != entry->position_first)
 			model_fail(m, "a row that does not find all that its window shows");
 	}
@@ -427,10 +429,7 @@ static void promises_after(struct model *m, uint32_t yielding)
 			return;
 	}
 	int64_t taken = own_yielding(m, session);
-	/* What is given up for a copy that failed, after it was asked, may make it fit: it is asked again with
-	   the next event. */
-	int mended = m->event.kind == EVENT_COPY_DONE && m->event.as.copy.err;
-	if (mended || model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
+	if (model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
 		return;
 	if (claims_covered(m, (int64_t)cover - taken, (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");
@@ -554,6 +553,7 @@ void model_found(struct model *m, const struct effect *f)
 		model_fail(m, "a page found for another position than the next");
 	page->state = PAGE_OWNED;
 	page->tag = f->as.run.tag_first;
+	page->principal = x->principal;
 	memset(page->slot, 0xee, sizeof page->slot);
 	for (uint32_t i = unit * span; i < x->resident; i++)
 		page->slot[i % span] = x->token[i];

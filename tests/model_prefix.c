@@ -99,18 +99,22 @@ int model_at_quota(const struct model *m, uint32_t principal)
 	return most > 0 && running >= most;
 }
 
-/* Is a running turn on its way to compute what the turn needs? Then it may wait for that, and others may
-   pass it. */
+/* Is a running turn about to compute what the turn needs, and told both its keys? Then it may wait for that,
+   and others may pass it. */
 int model_awaits(const struct model *m, const struct model_turn *t)
 {
 	const struct model_session *x = &m->session[t->session];
 	uint32_t span = m->limits.page_tokens;
-	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+	for (uint32_t i = 0; i < MODEL_TURNS && !model_windowed(m); i++) {
 		const struct model_turn *o = &m->turn[i];
 		const struct model_session *y = &m->session[o->session];
 		if (!o->live || !o->running || !found_by(m, y->principal, x->principal))
 			continue;
-		uint32_t end = (y->resident / span + 1) * span;
+		uint32_t unit = y->resident / span, end = (unit + 1) * span;
+		if (end <= x->resident || (end >= o->keep + o->append && o->sampled >= o->credit))
+			continue;
+		if (unit < t->key_first || unit >= t->key_end || unit < o->key_first || unit >= o->key_end)
+			continue;
 		if (end < x->history && end <= y->history && x->token[end - 1] == y->token[end - 1])
 			return 1;
 	}

@@ -156,25 +156,36 @@ struct rig_turn {
 	uint64_t deadline_us;
 };
 
-/* Sends a turn; returns its index, or SCHED_NONE if it was refused. */
-static inline uint32_t rig_turn(struct rig *r, uint32_t session, struct rig_turn turn)
+static inline struct event rig_turn_event(struct rig *r, uint32_t session, struct rig_turn turn)
 {
 	struct event e = rig_event(r, EVENT_TURN);
-	uint64_t key = r->next_key++;
-	struct turn_view view;
 	e.session = session;
-	e.turn_key = key;
+	e.turn_key = r->next_key++;
 	e.as.turn.keep = turn.keep;
 	e.as.turn.append = turn.append;
 	e.as.turn.output_max = turn.output_max;
 	e.as.turn.credit = turn.credit;
 	e.as.turn.supersede = turn.supersede;
 	e.as.turn.deadline_us = turn.deadline_us;
-	rig_send(r, &e);
+	return e;
+}
+
+/* Sends a TURN with its keys, or none; returns its index, or SCHED_NONE if it was refused. */
+static inline uint32_t rig_turn_send(struct rig *r, const struct event *e, const struct chain_key *keys)
+{
+	struct turn_view view;
+	sched_step(r->s, e, keys, NULL, &r->out);
+	sched_audit(r->s);
 	for (uint32_t i = 0; i < r->limits.turn_count; i++)
-		if (sched_turn(r->s, i, &view) == 0 && view.key == key)
+		if (sched_turn(r->s, i, &view) == 0 && view.key == e->turn_key)
 			return i;
 	return SCHED_NONE;
+}
+
+static inline uint32_t rig_turn(struct rig *r, uint32_t session, struct rig_turn turn)
+{
+	const struct event e = rig_turn_event(r, session, turn);
+	return rig_turn_send(r, &e, NULL);
 }
 
 /* The entries of the batch in flight, kept while other events are sent. */

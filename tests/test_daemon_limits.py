@@ -365,6 +365,30 @@ def idle_costs_nothing(daemon):
     assert cpu() - before <= 2, cpu() - before
 
 
+def short_before_long(wire):
+    """Once the rate is measured, a short prompt passes long ones that began earlier, and need far more than a quarter
+    of that time."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--turns", "8", "--chunk", "16",
+                 "--batch-rows", "16")
+    w = Wire(own.endpoint)
+    one = {"tokens": True, "max_tokens": 1, "ignore_end": True}
+    assert w.turn(w.open(), words(100), max_tokens=1, ignore_end=True).status == "limit"
+    sessions = [w.open() for _ in range(4)]
+    for sess in sessions[:3]:
+        w.begin("session.turn", one, pack(words(900)), sess=sess)
+    time.sleep(0.01)
+    short = w.begin("session.turn", one, pack(words(20)), sess=sessions[3])
+    ended = []
+    while len(ended) < 4:
+        message = w.receive()
+        if message[0] == END:
+            assert message[3]["status"] == "limit", message
+            ended.append(message[1])
+    assert ended.index(short) <= 1, (ended, short)  # a quick machine may have ended the first
+    w.close()
+    left_clean(own)
+
+
 def quiet_clients(daemon):
     """A reader that takes no text is told so after the stall time, whatever its turn had come to; then it is let go."""
     own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--heartbeat-ms", "100", "--stall-ms", "700",
@@ -505,6 +529,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("the config file", config_file),
         ("the drain has its deadline", drain_deadline),
         ("more turns than pages: all are answered, what was given up is told", too_much),
+        ("a short prompt passes long ones", short_before_long),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
 tap.run("who is silent in the queue is let go", silent_in_the_queue, daemon)

@@ -45,14 +45,16 @@ static void warm_before_cold(void)
 	}
 }
 
-/* The batches in flight took so long that the machine has no time to spare for a while. */
-static void machine_loaded(struct rig *r, uint64_t us)
+/* The batch in flight, of a prompt, and those that follow took so long. */
+static void batches_took(struct rig *r, uint64_t prompt_us, uint64_t decode_us)
 {
+	uint64_t us = prompt_us;
 	for (struct rig_batch b = rig_batch(r); b.count > 0; b = rig_batch(r)) {
 		struct event e = rig_event(r, EVENT_BATCH_DONE);
 		e.as.batch.batch = b.batch;
 		e.as.batch.result_count = b.count;
 		e.as.batch.measured_us = us;
+		us = decode_us;
 		sched_step(r->s, &e, NULL, b.results, &r->out);
 		sched_audit(r->s);
 	}
@@ -71,7 +73,7 @@ static void cold_turns_wait_for_those_expected(void)
 	r.now_us = 100000000;
 	uint32_t a = rig_session(&r), busy = rig_session(&r), cold = rig_session(&r);
 	(void)send_turn(&r, a, 30, 2);
-	machine_loaded(&r, 200000000);
+	batches_took(&r, 200000000, 200000000);
 	r.now_us = 200000000;
 	(void)rig_whole(&r, a, 0, 120, 2); /* 8 pages */
 	(void)send_turn(&r, busy, 30, 2); /* 2 pages, computed now */
@@ -90,6 +92,26 @@ static void cold_turns_wait_for_those_expected(void)
 	EXPECT(told(&r, EFFECT_ADMITTED, cold) != NULL);
 	EXPECT(rig_run(&r, b).kind == EFFECT_END);
 	EXPECT(rig_view(&r, a).resident < 120);
+	rig_close(&r);
+}
+
+/* A machine that only samples has time to spare for prompts, however busy it is. */
+static void sampling_is_no_load(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(12);
+	l.policy = POLICY_COST;
+	l.wait_us_max = 100000000;
+	rig_open(&r, &l);
+	r.now_us = 100000000;
+	uint32_t a = rig_session(&r), busy = rig_session(&r), cold = rig_session(&r);
+	(void)send_turn(&r, a, 30, 8);
+	batches_took(&r, 1000, 30000000);
+	r.now_us = 200000000;
+	(void)rig_whole(&r, a, 0, 120, 2);
+	(void)send_turn(&r, busy, 30, 2);
+	(void)send_turn(&r, cold, 60, 2);
+	EXPECT(told(&r, EFFECT_ADMITTED, cold) != NULL);
 	rig_close(&r);
 }
 
@@ -223,6 +245,7 @@ int main(void)
 {
 	TAP_RUN(warm_before_cold, "a warm turn goes before a cold one, until that has waited long enough");
 	TAP_RUN(cold_turns_wait_for_those_expected, "a cold turn waits for those expected back, with a bound");
+	TAP_RUN(sampling_is_no_load, "but not for a machine that only samples");
 	TAP_RUN(an_idle_machine_takes_them, "an idle machine takes a cold turn at once");
 	TAP_RUN(principals_take_turns, "a principal with one turn is not behind all of another's");
 	TAP_RUN(short_prompts_first, "short prompts first, and long ones age");

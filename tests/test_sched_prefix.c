@@ -18,25 +18,11 @@ static uint32_t turn_keyed(struct rig *r, uint32_t session, struct rig_turn turn
 			   uint32_t same)
 {
 	struct chain_key keys[UNITS];
-	struct event e = rig_event(r, EVENT_TURN);
-	uint64_t key = r->next_key++;
-	struct turn_view view;
-	e.session = session;
-	e.turn_key = key;
-	e.as.turn.keep = turn.keep;
-	e.as.turn.append = turn.append;
-	e.as.turn.output_max = turn.output_max;
-	e.as.turn.credit = turn.credit;
-	e.as.turn.supersede = turn.supersede;
+	struct event e = rig_turn_event(r, session, turn);
 	e.as.turn.chain_count = (turn.keep + turn.append) / 16;
 	for (uint32_t i = 0; i < e.as.turn.chain_count; i++)
 		keys[i] = (struct chain_key){i, i < same ? 0 : text};
-	sched_step(r->s, &e, keys, NULL, &r->out);
-	sched_audit(r->s);
-	for (uint32_t i = 0; i < r->limits.turn_count; i++)
-		if (sched_turn(r->s, i, &view) == 0 && view.key == key)
-			return i;
-	return SCHED_NONE;
+	return rig_turn_send(r, &e, keys);
 }
 
 static struct effect whole_keyed(struct rig *r, uint32_t session, uint32_t append, uint64_t text,
@@ -195,6 +181,109 @@ static void waits_no_longer(void)
 	}
 }
 
+/* The rates may be known only after the wait has begun. */
+static void waits_no_longer_once_known(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)turn_keyed(&r, a, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	rig_time(&r, 1000000);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	struct event rates = rig_event(&r, EVENT_RATES);
+	rates.as.rates.prefill_ns_token = 10000;
+	rig_send(&r, &rates);
+	rig_time(&r, 1002199);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	rig_time(&r, 1002200);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
+/* A machine that is slower than its rates say: the wait goes on while the other does, for eight times
+   what it computes. */
+static void waits_longer_for_progress(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	struct event rates = rig_event(&r, EVENT_RATES);
+	rates.as.rates.prefill_ns_token = 10000;
+	rig_send(&r, &rates);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)turn_keyed(&r, a, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
+	struct rig_batch batch = rig_batch(&r);
+	uint32_t rows = batch.entries[0].row_count;
+	EXPECT_EQ(rows, 32);
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	r.now_us = 2200;
+	(void)rig_done(&r, &batch);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	rig_time(&r, 2200 + 8 * 320 - 1);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	rig_time(&r, 2200 + 8 * 320);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
+/* Not for one that is further behind than the turn itself: it would have to catch up first. */
+static void waits_for_none_behind(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r);
+	(void)rig_whole(&r, b, 0, 70, 1); /* without keys: nobody finds it */
+	rig_rollback(&r, b, 70);
+	(void)turn_keyed(&r, a, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 0);
+	struct rig_batch batch = rig_batch(&r);
+	EXPECT_EQ(rig_view(&r, a).resident, 0);
+	(void)turn_keyed(&r, b, (struct rig_turn){70, 40, 1, 1, 0, 0}, 1, 0);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	(void)rig_run(&r, batch);
+	rig_close(&r);
+}
+
+/* Nor for one whose promise an older turn has taken back: that is a want of pages. The oldest turn stands
+   still for its reader, and may still need five pages of twelve. The next one grows; the third computes
+   its prompt, a row at a time, and loses the promise of its last page to that. */
+static void waits_for_none_that_stands_still(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(12);
+	l.growth_tokens = 16;
+	l.chunk_tokens = 16;
+	rig_open(&r, &l);
+	uint32_t s[4];
+	for (int i = 0; i < 4; i++)
+		s[i] = rig_session(&r);
+	(void)rig_turn(&r, s[0], (struct rig_turn){0, 16, 65, 1, 0, 0});
+	struct rig_batch batch = rig_batch(&r);
+	(void)rig_turn(&r, s[1], (struct rig_turn){0, 16, 81, 100, 0, 0});
+	(void)turn_keyed(&r, s[2], (struct rig_turn){0, 64, 1, 1, 0, 0}, 1, 0);
+	EXPECT_EQ(rig_view(&r, s[2]).state, SESSION_RUNNING);
+	(void)turn_keyed(&r, s[3], (struct rig_turn){0, 80, 1, 1, 0, 0}, 1, 0);
+	EXPECT_EQ(rig_effect(&r, EFFECT_WAIT, 0)->as.wait.why, WAIT_PREFIX);
+	uint32_t why = SCHED_NONE;
+	for (int i = 0; i < 60 && batch.count; i++) {
+		for (uint32_t k = 0; k < batch.count; k++)
+			if (batch.entries[k].session == s[2] && batch.results[k].computed > 1) {
+				batch.results[k].computed = 1;
+				batch.results[k].sampled = 0;
+			}
+		batch = rig_done(&r, &batch);
+		for (uint32_t k = 0; rig_effect(&r, EFFECT_WAIT, k); k++)
+			if (rig_effect(&r, EFFECT_WAIT, k)->session == s[3])
+				why = rig_effect(&r, EFFECT_WAIT, k)->as.wait.why;
+	}
+	EXPECT_EQ(rig_view(&r, s[2]).resident, 48);
+	EXPECT_EQ(rig_view(&r, s[3]).state, SESSION_WAITING);
+	EXPECT_EQ(why, WAIT_PAGES);
+	rig_close(&r);
+}
+
 /* What is not full any more, or was given up, or has other tokens, is not found. */
 static void found_no_more(void)
 {
@@ -263,6 +352,29 @@ static void own_part_gives_way(void)
 		EXPECT_EQ(device(&r, COLUMN_FREE), 32 - 8);
 		rig_close(&r);
 	}
+}
+
+/* A public page that only one user has any more, cut within: what he writes on there would be public. */
+static void public_is_not_written_on(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(32);
+	l.principal_count = 3;
+	l.public_principal = 3;
+	rig_open(&r, &l);
+	uint32_t p = rig_session_as(&r, 2, RESIDENCY_BEST_EFFORT, 0, 0);
+	uint32_t a = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
+	uint32_t b = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	(void)whole_keyed(&r, p, 70, 1, 0);
+	EXPECT_EQ(whole_keyed(&r, a, 70, 1, 0).as.end.resident, 64);
+	rig_simple(&r, EVENT_CLOSE, p);
+	rig_rollback(&r, a, 40);
+	EXPECT_EQ(rig_view(&r, a).resident, 32);
+	(void)turn_keyed(&r, a, (struct rig_turn){40, 40, 1, 1, 0, 0}, 2, 0);
+	(void)rig_run(&r, rig_batch(&r));
+	EXPECT_EQ(sched_principal_bytes(r.s, 2), 2 * 1024);
+	EXPECT_EQ(whole_keyed(&r, b, 80, 2, 0).as.end.resident, 0);
+	rig_close(&r);
 }
 
 static void found_on_host(void)
@@ -359,9 +471,14 @@ int main(void)
 	TAP_RUN(of_one_principal, "nobody else finds them; what is public is found by all, and lost by all");
 	TAP_RUN(waits_for_the_first, "a turn waits for what a running one computes, others pass it");
 	TAP_RUN(waits_no_longer, "it waits no longer than it would take, nor for one that is gone");
+	TAP_RUN(waits_no_longer_once_known, "nor when the rates are known only later");
+	TAP_RUN(waits_longer_for_progress, "longer if the other goes on slowly");
+	TAP_RUN(waits_for_none_behind, "it does not wait for one that is behind");
+	TAP_RUN(waits_for_none_that_stands_still, "nor for one that stands still");
 	TAP_RUN(found_no_more, "what was cut, written on or given up is not found");
 	TAP_RUN(another_holds, "who leaves hands over what others have too");
 	TAP_RUN(own_part_gives_way, "what a session has itself gives way for more");
+	TAP_RUN(public_is_not_written_on, "what is public stays so, and nothing else becomes it");
 	TAP_RUN(found_on_host, "a prefix on host is shared and loaded");
 	TAP_RUN(faults, "planted faults are found, keys of no page abort");
 	return tap_done();

@@ -238,6 +238,30 @@ static void found_with(enum policy policy)
 	rig_close(&r);
 }
 
+/* What a session keeps whatever comes is not brought up where a turn that runs counts on the room. */
+static void kept_below(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(8);
+	l.policy = POLICY_COST;
+	l.growth_tokens = 16;
+	l.group[0].page_count[PLACE_DISK] = 8;
+	rig_open(&r, &l);
+	uint32_t a = rig_session_as(&r, 0, RESIDENCY_PINNED, 3 * 1024, 0), b = rig_session(&r);
+	(void)rig_turn(&r, b, (struct rig_turn){0, 16, 81, 100, 0, 0}); /* may fill six pages, has promised two */
+	struct rig_batch batch = rig_batch(&r);
+	struct event e = rig_event(&r, EVENT_FOUND);
+	for (uint32_t i = 0; i < 3; i++) {
+		e.session = a;
+		e.as.found.slot[0] = i;
+		e.as.found.tokens = 16;
+		rig_send(&r, &e);
+	}
+	EXPECT_EQ(rig_view(&r, a).lower_bytes, 1024); /* two of three came up */
+	EXPECT(rig_run(&r, batch).as.end.end == END_LIMIT);
+	rig_close(&r);
+}
+
 static void found_at_the_start(void)
 {
 	found_with(POLICY_LRU);
@@ -352,6 +376,7 @@ int main(void)
 	TAP_RUN(found_at_the_start, "what is found on the disk is loaded; a fork shares it");
 	TAP_RUN(slow_disk, "a place that is slower than computing is not used");
 	TAP_RUN(up_before_the_turn, "what is expected back comes up before its turn");
+	TAP_RUN(kept_below, "not where it would take from turns that run");
 	TAP_RUN(parked_from_both, "a parked session leaves the device and the host");
 	return tap_done();
 }

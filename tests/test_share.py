@@ -242,6 +242,13 @@ def public_refused(wire):
         assert own.process.wait(30 * ar1.SLOW) == 1, own.words()
         assert "--public-prefix" in own.words() and why in own.words(), (text[:40], own.words())
         own.stop()
+    for options, why in ((("--share", "no"), "--share no"), (("--calls", "1"), "--calls")):
+        with open(path, "w") as file:
+            json.dump([{"system": "One."}, {"system": "Two."}], file)
+        own = Daemon(MODEL, *OPTIONS, *options, "--public-prefix", path, wait=False)
+        assert own.process.wait(30 * ar1.SLOW) == 1, own.words()
+        assert "--public-prefix" in own.words() and why in own.words(), own.words()
+        own.stop()
     own = Daemon(MODEL, *OPTIONS, "--public-prefix", path + ".missing", wait=False)
     assert own.process.wait(30 * ar1.SLOW) == 1 and "No such file" in own.words(), own.words()
     own.stop()

@@ -109,6 +109,8 @@ def closed():
             print(f"    {p:12s} to the end: sessions p50 {mean(whole[p], 'session_s_p50'):8.0f} s, p99 {mean(whole[p], 'session_s_p99'):8.0f} s, "
                   f"{mean(whole[p], 'lost'):5.1f} % computed again, longest wait {max(r['wait_ms_max'] for r in whole[p]) / 1000:7.0f} s")
         figure(f"{trace}: turns an hour, cost against lru", mean(short["cost"], "turns_answered") / mean(short["lru"], "turns_answered"), 2, " x")
+        speed = {p: mean(whole[p], "turns_answered") / mean(whole[p], "span_s") for p in whole}
+        figure(f"{trace}: turns an hour until all are answered, cost against lru", speed["cost"] / speed["lru"], 2, " x")
         for key in ("session_s_p50", "session_s_p99"):
             figure(f"  {key}, cost against lru", mean(whole["cost"], key) / mean(whole["lru"], key), 1, " x", False)
 
