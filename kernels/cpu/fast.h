@@ -61,7 +61,9 @@ FAST_DOT(fast_row8_vnni_avx2);
 FAST_DOT(fast_row8_avx512);
 FAST_DOT(fast_amx_row8);
 
-/* Puts back the matmuls of AVX2 without AVX-VNNI; for tests on a CPU that has it. */
+/* Puts back the matmuls of AVX2 without AVX-VNNI, and those of AVX-512 with VNNI but without AMX; for
+   tests and figures on a CPU that has them. */
 void fast_plain_avx2(struct leaf *leaf);
+void fast_plain_avx512(struct leaf *leaf);
 
 #endif

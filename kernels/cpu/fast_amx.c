@@ -10,6 +10,7 @@
 #define _GNU_SOURCE
 #include "kernels/cpu/fast_amx.h"
 #include "kernels/cpu/fast_lines.h"
+#include "kernels/cpu/fast_tile.h"
 
 #include <cpuid.h>
 #include <string.h>
@@ -122,11 +123,13 @@ AMX_KERNELS(amx_least, 1)
 
 /* Blocks [b, b + n) of a group, as signed bytes. */
 INLINE void amx_unpack(struct amx_room *r, const uint8_t *data, uint32_t b, uint32_t n, uint32_t zeros,
-		       const uint32_t pack, __m512i table)
+		       const uint32_t pack, __m512i table, size_t group_bytes)
 {
 	const __m512i zero = _mm512_set1_epi8((char)zeros);
 
 	for (uint32_t i = 0; i < n; i++) {
+		/* The next group comes while this one is at work. */
+		tile_ahead(data + (size_t)(b + i) * pack_block_bytes(pack), group_bytes, pack_block_bytes(pack));
 		const struct lines l = lines_of(data, b + i, pack, table);
 
 		LINES_EACH(AMX_LINE)
@@ -170,7 +173,8 @@ INLINE void amx_lot(struct amx_room *r, const struct weight *w, uint32_t zero, c
 		for (uint32_t g = group_first; g < group_first + group_count; g++) {
 			const uint32_t left = w->rows - g * PACK_ROWS;
 
-			amx_unpack(r, w->data + g * w->group_bytes, b, n, zero, pack, table);
+			amx_unpack(r, w->data + g * w->group_bytes, b, n, zero, pack, table,
+				   w->group_bytes);
 			for (uint32_t at = 0; at < c_count; at += AMX_TILE) {
 				const uint32_t count = c_count - at < AMX_TILE ? c_count - at : AMX_TILE;
 

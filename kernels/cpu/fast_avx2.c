@@ -62,6 +62,7 @@ INLINE void q4_block8(const uint8_t *data, const uint8_t *scales, const struct t
 		const __m256 m = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales + 2));
 		__m256i x[4];
 
+		tile_ahead(scales, TILE_AHEAD, 320);
 		EACH_COLUMN(COLUMN_Q4_ZERO)
 #define LINE 0
 		Q4_LINE
@@ -108,6 +109,7 @@ INLINE void q8_block8(const uint8_t *data, const uint8_t *scales, const struct t
 		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
 		__m256i x[4];
 
+		tile_ahead(scales, TILE_AHEAD, 544);
 		EACH_COLUMN(COLUMN_Q8_START)
 		for (uint32_t l = 0; l < 8; l++) {
 			const __m256i u = _mm256_load_si256((const __m256i *)(data + 32 + 64 * l));
@@ -157,6 +159,7 @@ INLINE void q4_dot8(const uint8_t *data, const uint8_t *scales, const struct til
 		const __m256 m = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales + 2));
 		__m256i x[4];
 
+		tile_ahead(scales, TILE_AHEAD, 320);
 		EACH_COLUMN(COLUMN_DOT_START)
 		for (uint32_t l = 0; l < 4; l++) {
 			const __m256i w = _mm256_load_si256((const __m256i *)(data + 64 + 64 * l));
@@ -184,6 +187,7 @@ INLINE void q8_dot8(const uint8_t *data, const uint8_t *scales, const struct til
 		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales)), m = d;
 		__m256i x[4];
 
+		tile_ahead(scales, TILE_AHEAD, 544);
 		EACH_COLUMN(COLUMN_DOT_START)
 		for (uint32_t l = 0; l < 8; l++) {
 			const __m256i w = _mm256_load_si256((const __m256i *)(data + 32 + 64 * l));

@@ -35,6 +35,7 @@ INLINE void q4_block16(const uint8_t *data, const struct tile *t, uint32_t block
 
 	EACH_COLUMN(COLUMN_START)
 	for (uint32_t b = 0; b < blocks; b++, data += 320, at += columns) {
+		tile_ahead(data, TILE_AHEAD, 320);
 		const __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data));
 		const __m512 m = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data + 1));
 		const __m512i x0 = _mm512_load_si512(data + 64), x1 = _mm512_load_si512(data + 128);
@@ -61,6 +62,7 @@ INLINE void q8_block16(const uint8_t *data, const struct tile *t, uint32_t block
 
 	EACH_COLUMN(COLUMN_START)
 	for (uint32_t b = 0; b < blocks; b++, data += 544, at += columns) {
+		tile_ahead(data, TILE_AHEAD, 544);
 		const __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data)), m = d;
 		const __m512i w0 = _mm512_loadu_si512(data + 32), w1 = _mm512_loadu_si512(data + 96);
 		const __m512i w2 = _mm512_loadu_si512(data + 160), w3 = _mm512_loadu_si512(data + 224);
@@ -125,6 +127,14 @@ uint64_t fast_work_avx512(uint64_t rounds)
 	return rounds * 16 * 64;
 }
 
+void fast_plain_avx512(struct leaf *leaf)
+{
+	leaf->matmul[PACK_Q4] = fast_q4_avx512;
+	leaf->matmul[PACK_Q8] = fast_q8_avx512;
+	leaf->matmul[PACK_I8] = fast_row8_avx512;
+	fast_wide_init_avx512(leaf);
+}
+
 void leaf_init_avx512(struct leaf *leaf)
 {
 	/* A CPU with AVX-512 has all of AVX2; what needs an extension that it lacks stays there. */
@@ -136,10 +146,7 @@ void leaf_init_avx512(struct leaf *leaf)
 	if (__builtin_cpu_supports("avx512vbmi"))
 		fast_attend_init_avx512(leaf);
 	if (__builtin_cpu_supports("avx512vnni")) {
-		leaf->matmul[PACK_Q4] = fast_q4_avx512;
-		leaf->matmul[PACK_Q8] = fast_q8_avx512;
-		leaf->matmul[PACK_I8] = fast_row8_avx512;
-		fast_wide_init_avx512(leaf);
+		fast_plain_avx512(leaf);
 		if (fast_amx_ready())
 			fast_amx_init(leaf);
 	}

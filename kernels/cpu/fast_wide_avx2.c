@@ -129,6 +129,9 @@ INLINE void wide_block8(const uint8_t *data, const uint32_t half, const struct t
 		const uint8_t *lines = scales_of(data, half, b, pack, &d, &m) + 32 * half;
 		__m256i x[4], y[4], fifth = low, upper0 = low, upper1 = low;
 
+		if (half == 0) /* the other half finds them */
+			tile_ahead(data, TILE_AHEAD + (size_t)b * pack_block_bytes(pack),
+				   pack_block_bytes(pack));
 		if (fifths) {
 			fifth = line_at(lines);
 			lines += 64;

@@ -46,6 +46,7 @@ INLINE void wide_block16(const uint8_t *data, const struct tile *t, uint32_t blo
 
 	EACH_COLUMN(COLUMN_START)
 	for (uint32_t b = 0; b < blocks; b++, at += columns) {
+		tile_ahead(data, TILE_AHEAD + (size_t)b * pack_block_bytes(pack), pack_block_bytes(pack));
 		const struct lines l = lines_of(data, b, pack, table);
 		const __m512 d = l.d, m = l.m;
 		const __m512i w0 = l.w[0], w1 = l.w[1], w2 = l.w[2], w3 = l.w[3];
