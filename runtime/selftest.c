@@ -351,17 +351,17 @@ static int test_run(uint64_t seed)
 	return t->tokens_wrong || t->sessions_lost || t->refused || t->undetected ? -ERR_INTEGRITY : 0;
 }
 
-static int usage(void)
+static int usage(FILE *to)
 {
-	fprintf(stderr, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
+	fprintf(to, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
 		"N faults (default 1000) on pages, tags, block tables, copies, the disk tier and the log,\n"
 		"while sessions play known turns and the daemon is ended and started again; 0 when no wrong\n"
 		"token left, no session was lost and nothing that had to be found was not. Other options are\n"
 		"the daemon's; --host-memory and --disk-bytes are 16M each unless named.\n");
-	return 2;
+	return to == stdout ? 0 : 2;
 }
 
-/* Ours are taken out; the rest is the daemon's. */
+/* Ours are taken out; the rest is the daemon's. 1: used wrongly; -1: help is asked for. */
 static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, int *count)
 {
 	*count = 0;
@@ -369,7 +369,7 @@ static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, in
 	for (int i = 1; i < argc; i++) {
 		const bool faults = strncmp(argv[i], "--faults", 8) == 0, s = strncmp(argv[i], "--seed", 6) == 0;
 		if (strcmp(argv[i], "--help") == 0)
-			return 1;
+			return -1;
 		if (!faults && !s) {
 			rest[(*count)++] = argv[i];
 			continue;
@@ -420,9 +420,10 @@ int selftest_main(int argc, char **argv)
 		return 1;
 	}
 	selftest->faults = 1000;
-	if (arguments_read(argc, argv, &seed, rest, &count)) {
+	const int wrong = arguments_read(argc, argv, &seed, rest, &count);
+	if (wrong) {
 		free(rest);
-		return usage();
+		return usage(wrong < 0 ? stdout : stderr);
 	}
 	snprintf(selftest->dir, sizeof selftest->dir, "/tmp/holdfast-selftest.XXXXXX");
 	if (mkdtemp(selftest->dir) == NULL) {
