@@ -434,6 +434,7 @@ def wrong_starts(daemon):
     assert code == 1 and len(lines) == 1 and f"{other}/none.gguf" in lines[0], (code, lines)
     assert run("--model", MODEL, "--check=maybe")[0] == 2
     assert run("bench", MODEL, "--only", "decode")[0] == 2
+    assert run("bench", "--help") == (0, []) and run("logits", "--help") == (0, []) and run("perplexity", "--help") == (0, [])
     for program in (("--model", MODEL, "--check"), ("inspect", MODEL)):
         with open("/dev/full", "w", encoding="utf-8") as full:
             p = subprocess.run([f"{BUILD}/holdfastd", *program], stdout=full, stderr=subprocess.PIPE, text=True)

@@ -144,7 +144,7 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 	list[n++] = (struct piece){&d->thread_room, d->threads * d->thread_floats * f, 0};
 	list[n++] = (struct piece){&d->partials, d->partial_count * (p->head + 2) * f, 0};
 	list[n++] = (struct piece){
-		&d->page_room, d->threads * 2 * (OPS_PARTITION / 16) * sizeof(uint8_t *),
+		&d->page_room, d->threads * PAGE_ROOMS * (OPS_PARTITION / 16) * sizeof(uint8_t *),
 		0};
 	list[n++] = (struct piece){&d->logit_room, d->threads * d->logit_floats * f, 0};
 	if (p->ranks > 1) {
