@@ -235,6 +235,9 @@ int ops_cuda_memory(uint32_t gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 enum isa ops_isa_best(void);
 int ops_isa_runs(enum isa isa);
 const char *ops_isa_name(enum isa isa);
+/* Whether this machine, under the set, multiplies faster with PREFILL_INT8's copy than with the file's
+   weights. The set must run here; ISA_AUTO is the best. */
+int ops_isa_prefill(enum isa isa);
 
 /* Does `rounds` rounds of the instruction set's fastest 8-bit multiply-adds on registers, and says how
    many they were: timed, it is the bound that no matmul of this path can pass. The set must run here;

@@ -8,6 +8,9 @@
  * Whose a page is does not go into its key: the scheduler keeps principals apart, since what an
  * operator names as public is found by all.
  *
+ * Where given and sampled tokens are multiplied differently (--prefill-weights) a page is named by
+ * both: which token each is, and how it came.
+ *
  * Keys are made anew for each turn, from the history itself. That is a microsecond for four pages,
  * and what is shared can never be another history's because a note of it was not kept in step.
  */
@@ -42,18 +45,54 @@ int chains_open(struct daemon *d)
 	return d->chain ? 0 : -ERR_MEMORY;
 }
 
+/* How many of the session's turns begin at or before the position. */
+static uint32_t turns_begun(const struct session *s, uint32_t at)
+{
+	uint32_t low = 0, high = s->mark_count;
+	while (low < high) {
+		const uint32_t middle = (low + high) / 2;
+		if (s->mark[middle].start <= at)
+			low = middle + 1;
+		else
+			high = middle;
+	}
+	return low;
+}
+
+void session_phases(const struct session *s, uint32_t first, uint32_t count, uint8_t *out)
+{
+	uint32_t turn = turns_begun(s, first);
+	for (uint32_t i = 0; i < count; i++) {
+		while (turn < s->mark_count && s->mark[turn].start <= first + i)
+			turn++;
+		out[i] = turn > 0 && first + i >= s->mark[turn - 1].output;
+	}
+}
+
+const uint8_t *session_phases_named(const struct daemon *d, const struct session *s, uint32_t first,
+				    uint32_t count, uint8_t *room)
+{
+	if (d->options.prefill == PREFILL_SAME)
+		return NULL;
+	session_phases(s, first, count, room);
+	return room;
+}
+
 uint32_t chain_make(struct daemon *d, const struct session *s)
 {
 	const uint32_t span = d->limits.page_tokens, count = s->history / span;
 	const struct chain_key *before = &d->chain_root;
-	/* Where given and sampled tokens are multiplied differently, the tokens alone do not name a page. */
-	if (!d->options.share || d->options.prefill != PREFILL_SAME)
+	if (!d->options.share)
 		return 0;
 	for (uint32_t i = 0; i < count; before = &d->chain[i++]) {
+		uint8_t room[OPS_PARTITION];
+		const uint8_t *phases = session_phases_named(d, s, i * span, span, room);
 		crypto_generichash_state state;
 		crypto_generichash_init(&state, NULL, 0, CHAIN_BYTES);
 		crypto_generichash_update(&state, (const uint8_t *)before, CHAIN_BYTES);
 		crypto_generichash_update(&state, (const uint8_t *)(s->token + i * span), span * sizeof *s->token);
+		if (phases)
+			crypto_generichash_update(&state, phases, span);
 		crypto_generichash_final(&state, (uint8_t *)&d->chain[i], CHAIN_BYTES);
 	}
 	return count;

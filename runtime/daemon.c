@@ -65,20 +65,6 @@ static uint64_t memory_available(void)
 	return limit < (uint64_t)kib * 1024 ? limit : (uint64_t)kib * 1024;
 }
 
-/* What the device has for weights and pages. */
-static uint64_t device_available(const struct forward_options *f)
-{
-	const struct ops *ops;
-	char reason[MODEL_REASON_MAX];
-	uint64_t left = 0, total;
-	uint32_t gpu;
-	if (forward_device_find(f->device, &ops, &gpu, reason) == 0 && ops != ops_cpu() &&
-	    ops_cuda_memory(gpu, &left, &total) == 0)
-		/* Each rank has a GPU of its own; the first stands for all. */
-		return left * (f->ranks_count > 1 ? f->ranks_count : 1);
-	return memory_available();
-}
-
 static void forward_options_fill(const struct daemon *d, struct forward_options *f)
 {
 	const struct options *o = &d->options;
@@ -159,7 +145,8 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 		log_say(LOG_NOTICE, "--disk-bytes is of no use to a model with windows, unless with --windows keep");
 }
 
-/* --prefill-weights auto: the copy of 8 bits, if there is room for it and it is faster here. */
+/* --prefill-weights auto: the copy of 8 bits, if it is faster here and there is room for it. It is not the
+   file's weights, so what was chosen is said. */
 static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p, uint64_t sum)
 {
 	struct forward_needs needs;
@@ -167,14 +154,22 @@ static int prefill_choose(struct daemon *d, struct forward_options *f, struct pl
 	if (d->options.prefill <= PREFILL_INT8)
 		return 0;
 	d->options.prefill = PREFILL_SAME;
-	if ((f->device && strcmp(f->device, "cpu") != 0) ||
-	    (f->isa == ISA_AUTO ? ops_isa_best() : f->isa) < ISA_AVX512)
+	if ((f->device && strcmp(f->device, "cpu") != 0) || !ops_isa_runs(f->isa) || !ops_isa_prefill(f->isa)) {
+		log_say(LOG_NOTICE, "--prefill-weights auto: same: a copy in 8 bits is not faster here");
 		return 0;
+	}
 	f->prefill = PREFILL_INT8;
 	TRY(forward_needs(d->model, f, &needs, reason));
 	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
-	if (p->available && sum + more > p->available)
+	if (p->available && sum + more > p->available) {
+		log_say(LOG_NOTICE, "--prefill-weights auto: same: there is no room for a copy of %.1f MiB",
+			mib(more));
 		return 0;
+	}
+	log_say(LOG_NOTICE, "--prefill-weights auto: int8: given tokens take a copy of the weights in 8 bits "
+		"(%.1f MiB): faster, and perplexity is some per cent higher; "
+		"--prefill-weights same if it must not be",
+		mib(more));
 	d->options.prefill = PREFILL_INT8;
 	d->limits.weights_bytes += more;
 	p->needs.weights_bytes += more;
@@ -189,10 +184,9 @@ static int plan_make(struct daemon *d, struct plan *p)
 	forward_options_fill(d, &f);
 	f.page_count = 1;
 	f.window_pages = d->limits.group_count > 1;
-	const struct ops *ops;
-	uint32_t gpu;
+	uint64_t left;
 	char reason[MODEL_REASON_MAX];
-	const int found = forward_device_find(f.device, &ops, &gpu, reason);
+	const int found = forward_device_look(f.device, f.ranks_count > 1, &left, reason);
 	if (found != 0) {
 		log_say(LOG_ERROR, "--device %s: %s", d->options.device, reason);
 		return found;
@@ -203,7 +197,8 @@ static int plan_make(struct daemon *d, struct plan *p)
 			log_say(LOG_ERROR, "%s", reason);
 		return needed;
 	}
-	p->available = device_available(&f);
+	/* Each rank has a GPU of its own; the first stands for all. */
+	p->available = left ? left * (f.ranks_count > 1 ? f.ranks_count : 1) : memory_available();
 	p->kv_bytes = d->options.kv_memory;
 	if (!p->kv_bytes) {
 		p->kv_bytes = p->available / 4;
@@ -252,7 +247,7 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 			   "\"page_bytes\": %llu, \"page_tokens\": %u, \"pages\": %llu, \"kv_tokens\": "
 			   "%llu, \"context\": %u, "
 			   "\"window_tokens\": %u, \"window_page_bytes\": %llu, \"window_pages\": %u, "
-			   "\"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
+			   "\"prefill_weights\": \"%s\", \"available_bytes\": %llu, \"headroom_bytes\": %llu}\n",
 				(unsigned long long)p->needs.weights_bytes,
 				(unsigned long long)p->needs.workspace_bytes, (unsigned long long)p->kv_bytes,
 				kvs[d->options.kv], (unsigned long long)host_bytes, (unsigned long long)disk_bytes,
@@ -261,12 +256,14 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 				(unsigned long long)tokens, d->limits.context_tokens,
 				group[1].window_tokens, (unsigned long long)group[1].page_bytes,
 				group[1].page_count[PLACE_DEVICE],
+				d->options.prefill == PREFILL_INT8 ? "int8" : "same",
 				(unsigned long long)p->available, (unsigned long long)head);
 		return;
 	}
 	printf("model      %s (%s, context %u)\n", d->model->title, d->model->arch.name,
 			d->limits.context_tokens);
-	printf("weights    %9.1f MiB\n", mib(p->needs.weights_bytes));
+	printf("weights    %9.1f MiB%s\n", mib(p->needs.weights_bytes),
+	       d->options.prefill == PREFILL_INT8 ? ", with the copy in 8 bits for given tokens" : "");
 	printf("workspace  %9.1f MiB\n", mib(p->needs.workspace_bytes));
 	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
 	       kvs[d->options.kv], mib(p->kv_bytes), (unsigned long long)pages,

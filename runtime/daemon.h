@@ -463,6 +463,12 @@ void lower_tell(struct daemon *d);
 int chains_open(struct daemon *d);
 /* Makes those of the session's history in d->chain; how many, or 0 where nothing is shared. */
 uint32_t chain_make(struct daemon *d, const struct session *s);
+/* Which of the tokens from `first` on were sampled, and so have the plan of sampled tokens now and whenever
+   they are computed again: 1, or 0 for a given one. */
+void session_phases(const struct session *s, uint32_t first, uint32_t count, uint8_t *out);
+/* The same in room, if that is part of a page's name: NULL where both have one plan. */
+const uint8_t *session_phases_named(const struct daemon *d, const struct session *s, uint32_t first,
+				    uint32_t count, uint8_t *room);
 
 /* public.c: what an operator lets all users share. */
 int public_open(struct daemon *d);

@@ -126,9 +126,11 @@ static size_t try_after(const struct form *f, const struct form_state *s, char *
 	return common;
 }
 
-/* Of the first `count` tokens those whose bytes are the text's up to `most`, so that the form takes
-   them: a vocabulary may put a space before a text. */
-static size_t taken(const struct form *f, const char *text, size_t most, const uint32_t *ids, size_t count)
+/* Of the first `count` tokens those whose bytes are the text's up to `most`, and that the form takes from
+   the state on: a vocabulary may put a space before a text, and what is dropped for want of room behind each
+   byte need not be what is dropped behind a token. */
+static size_t taken(const struct form *f, struct form_state s, const char *text, size_t most,
+		    const uint32_t *ids, size_t count)
 {
 	const struct tokenizer *t = f->index->tokenizer;
 	size_t at = 0;
@@ -136,7 +138,8 @@ static size_t taken(const struct form *f, const char *text, size_t most, const u
 		const char *bytes;
 		const size_t n = tokenizer_bytes(t, ids[i], false, &bytes);
 		if (n == 0 || n > FORM_TOKEN_BYTES_MAX || n > most - at || memcmp(text + at, bytes, n) ||
-		    tokenizer_is_control(t, ids[i]) || tokenizer_is_end(t, ids[i]))
+		    tokenizer_is_control(t, ids[i]) || tokenizer_is_end(t, ids[i]) ||
+		    !form_advance(f, &s, bytes, n))
 			return i;
 		at += n;
 	}
@@ -165,7 +168,7 @@ static uint32_t forced_make(struct form *f, const struct form_state *s, uint32_t
 	bool ends;
 	const size_t length = follow(f, &at, text, TEXT_MAX, &ends);
 	size_t count = encode(f, text, length, ids);
-	count = taken(f, text, length == TEXT_MAX ? length - CUT_BYTES : length, ids, count);
+	count = taken(f, *s, text, length == TEXT_MAX ? length - CUT_BYTES : length, ids, count);
 	/* Behind the end there is a mark, which no text grows into. */
 	if (!ends && length < TEXT_MAX)
 		count = try_after(f, &at, text, length, ids, count);

@@ -10,7 +10,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/calibrate.h"
 #include "runtime/weights.h"
@@ -64,9 +66,61 @@ int forward_device_find(const char *name, const struct ops **ops, uint32_t *gpu,
 		return -ERR_BAD_ARG;
 	}
 	*gpu = (uint32_t)number;
-	TRY(ops_cuda_find(*gpu, reason, MODEL_REASON_MAX));
 	*ops = ops_cuda();
-	return 0;
+	return *ops ? 0 : ops_cuda_find(*gpu, reason, MODEL_REASON_MAX);
+}
+
+/* What a process of its own found out. */
+struct look {
+	int code;
+	uint64_t left;
+	char reason[MODEL_REASON_MAX];
+};
+
+static void gpu_look(uint32_t gpu, struct look *out)
+{
+	uint64_t total;
+	out->code = ops_cuda_find(gpu, out->reason, sizeof out->reason);
+	if (out->code == 0 && ops_cuda_memory(gpu, &out->left, &total) != 0)
+		out->left = 0;
+}
+
+static int gpu_look_apart(uint32_t gpu, struct look *out)
+{
+	int ends[2];
+	if (pipe(ends) != 0)
+		return -ERR_IO;
+	const pid_t pid = fork();
+	if (pid == 0) {
+		gpu_look(gpu, out);
+		_exit(write(ends[1], out, sizeof *out) == (ssize_t)sizeof *out ? 0 : 1);
+	}
+	close(ends[1]);
+	/* Less than a pipe takes at once; nothing, if the driver ends the process. */
+	const bool whole = pid > 0 && read(ends[0], out, sizeof *out) == (ssize_t)sizeof *out;
+	close(ends[0]);
+	if (pid > 0)
+		waitpid(pid, NULL, 0);
+	return whole ? 0 : -ERR_IO;
+}
+
+int forward_device_look(const char *name, bool apart, uint64_t *left, char *reason)
+{
+	const struct ops *ops;
+	struct look look = {0};
+	uint32_t gpu;
+	*left = 0;
+	TRY(forward_device_find(name, &ops, &gpu, reason));
+	if (ops == ops_cpu())
+		return 0;
+	snprintf(reason, MODEL_REASON_MAX, "no process can be started to look for the GPU");
+	if (apart)
+		TRY(gpu_look_apart(gpu, &look));
+	else
+		gpu_look(gpu, &look);
+	*left = look.left;
+	snprintf(reason, MODEL_REASON_MAX, "%s", look.reason);
+	return look.code;
 }
 
 static uint32_t least(uint32_t a, uint32_t b)
@@ -309,11 +363,11 @@ static int ranks_meet(struct forward *f, int err, char *reason)
 {
 	struct {
 		uint8_t model[32];
-		uint32_t facts[13];
+		uint32_t facts[14];
 	} same = {.facts = {f->plan.kv, f->plan.act, f->plan.page_tokens, f->plan.group[0].page_count,
 			    f->plan.rows_max, f->plan.sequences_max, f->plan.samples_max, f->plan.context,
 			    f->plan.pages_max, f->integrity, f->ops != ops_cpu(), f->plan.extra_bytes_max,
-			    f->plan.group[1].page_count}};
+			    f->plan.group[1].page_count, f->plan.prefill}};
 	memcpy(same.model, f->model->hash, sizeof same.model);
 	TRY(ranks_agree(f->ranks, err, reason, MODEL_REASON_MAX));
 	TRY(ranks_same(f->ranks, same.model, sizeof same.model, "model file", reason, MODEL_REASON_MAX));
@@ -327,8 +381,8 @@ static int forward_begin(struct forward *f, const struct forward_options *option
 	TRY(forward_split(f->model, options, &f->split, &split, reason));
 	TRY(forward_plan_make(f->model, options, split, &f->plan, reason));
 	TRY(forward_device_find(options->device, &f->ops, &f->plan.gpu, reason));
-	if (f->ops != ops_cpu() && f->ranks) {
-		f->plan.gpu += ranks_local(f->ranks);
+	if (f->ops != ops_cpu()) {
+		f->plan.gpu += f->ranks ? ranks_local(f->ranks) : 0;
 		TRY(ops_cuda_find(f->plan.gpu, reason, MODEL_REASON_MAX));
 	}
 	if (options->isa != ISA_AUTO && !ops_isa_runs(options->isa)) {
@@ -365,6 +419,10 @@ int forward_open(const struct model *model, const struct forward_options *option
 		err = forward_load(f, options, reason);
 		if (f->ranks)
 			err = ranks_agree(f->ranks, err, reason, MODEL_REASON_MAX);
+		/* Options that are alike can still mean another plan: what is fast here may not be there. */
+		if (err == 0 && f->ranks)
+			err = ranks_same(f->ranks, f->plan_hash, sizeof f->plan_hash, "precision plan", reason,
+					 MODEL_REASON_MAX);
 	}
 	if (err == 0 && f->ranks)
 		ranks_ready(f->ranks);

@@ -48,10 +48,14 @@ bool forward_windowed(const struct model *model);
 
 struct forward; /* one thread at a time */
 
-/* The table and the GPU that a device's name stands for. -ERR_BAD_ARG for no such name,
-   -ERR_UNSUPPORTED or -ERR_OUT_OF_RANGE for one that is not here; then *reason says what was found
-   and what is needed, in one line. */
+/* The table and the GPU that a device's name stands for; the GPU is not asked. -ERR_BAD_ARG for no such
+   name, -ERR_UNSUPPORTED for one that the build has not, with a line in *reason. */
 int forward_device_find(const char *name, const struct ops **ops, uint32_t *gpu, char *reason);
+/* Whether it can be used, and the memory that it has left: 0 for the CPU, or if it does not say. `apart`:
+   asked in a process of its own, since a process that has used CUDA cannot start ranks that use it.
+   -ERR_UNSUPPORTED or -ERR_OUT_OF_RANGE for one that is not here; then *reason (MODEL_REASON_MAX) says
+   what was found and what is needed, in one line. */
+int forward_device_look(const char *name, bool apart, uint64_t *left, char *reason);
 
 /* What it would take, of all ranks together, from the file's directory alone; page_count may be 0. With
    several ranks *reason (MODEL_REASON_MAX) says why they cannot be. */

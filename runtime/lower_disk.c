@@ -29,11 +29,14 @@ void disk_chain(struct daemon *d, uint32_t session, uint32_t position, uint32_t 
 	CHECK(position % span == 0);
 	CHECK(position + tokens <= s->history);
 	uint64_t (*chain)[2] = x->chain[session];
+	uint8_t room[OPS_PARTITION];
 	for (uint32_t u = x->chain_count[session]; u < unit; u++) {
-		tier_chain(chain[u], u ? chain[u - 1] : nothing, s->token + (size_t)u * span, NULL, span);
+		tier_chain(chain[u], u ? chain[u - 1] : nothing, s->token + (size_t)u * span,
+			   session_phases_named(d, s, u * span, span, room), span);
 		x->chain_count[session] = u + 1;
 	}
-	tier_chain(out, unit ? chain[unit - 1] : nothing, s->token + position, NULL, tokens);
+	tier_chain(out, unit ? chain[unit - 1] : nothing, s->token + position,
+		   session_phases_named(d, s, position, tokens, room), tokens);
 }
 
 void lower_history_cut(struct daemon *d, uint32_t session, uint32_t tokens)

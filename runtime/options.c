@@ -64,7 +64,8 @@ static const struct entry table[] = {
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("prefill-weights", prefill, "same|int8|auto", "same",
-	       "weights of given tokens: the file's, or a copy of 8 bits a row; auto: int8 if it fits"),
+	       "weights of given tokens: the file's, or a copy of 8 bits a row; auto: int8 if it is faster "
+	       "here and fits"),
 	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),
 	CHOICE("digest", digest, "off|resume|scrub", "off",
 	       "content of full pages: compared when a turn resumes, or at rest too"),

@@ -31,19 +31,20 @@ static bool number_of(const char *name, long *out)
 
 int ranks_place(uint32_t count, struct ranks_place *out, char *reason)
 {
-	static const char *const names[][3] = {
-		{"RANK", "WORLD_SIZE", "LOCAL_RANK"},
-		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK"},
-		{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"},
-		{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID"},
+	static const char *const names[][4] = {
+		{"RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
+		{"OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
+		 "OMPI_COMM_WORLD_LOCAL_SIZE"},
+		{"PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
+		{"SLURM_PROCID", "SLURM_NTASKS", "SLURM_LOCALID", "SLURM_NTASKS_PER_NODE"},
 	};
 	const char *address = getenv("MASTER_ADDR"), *port = getenv("MASTER_PORT");
-	*out = (struct ranks_place){0};
+	*out = (struct ranks_place){.local_count = 1};
 	/* A shell within a batch job has the numbers of its one task: only with an address they count. */
 	if (!address || !*address || count == 1)
 		return 0;
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
-		long rank, world = -1, local = 0;
+		long rank, world = -1, local = 0, beside = 1;
 		if (!number_of(names[i][0], &rank) || !number_of(names[i][1], &world))
 			continue;
 		if (number_of(names[i][2], &local) && local < 0)
@@ -64,6 +65,8 @@ int ranks_place(uint32_t count, struct ranks_place *out, char *reason)
 				 "MASTER_ADDR is set, so MASTER_PORT must say the port of rank 0");
 			return -ERR_BAD_ARG;
 		}
+		if (number_of(names[i][3], &beside) && beside >= 1 && beside <= world)
+			out->local_count = (uint32_t)beside;
 		out->rank = (uint32_t)rank;
 		out->local = (uint32_t)local;
 		out->launched = true;
@@ -128,7 +131,7 @@ int ranks_start(uint32_t count, struct ranks **out, char *reason)
 	r->count = count;
 	r->rank = place.rank;
 	r->local = place.local;
-	r->local_count = 1;
+	r->local_count = place.local_count;
 	for (uint32_t i = 0; i < SPLIT_RANKS_MAX; i++)
 		r->fd[i] = -1;
 	const int code = place.launched ? stream_meet(r, &place, reason) : ranks_fork(r, reason);

@@ -3,9 +3,10 @@
  * Rank 0 is the daemon, or the program that was called; the others follow it. Rank 0 starts them on
  * its own machine, or a launcher starts all of them and says in the environment who is who:
  *
- *     RANK, WORLD_SIZE, LOCAL_RANK      or those of Open MPI, PMI (MPICH, Intel) and Slurm
+ *     RANK, WORLD_SIZE, LOCAL_RANK,
+ *     LOCAL_WORLD_SIZE                  or those of Open MPI, PMI (MPICH, Intel) and Slurm
  *     MASTER_ADDR, MASTER_PORT          where rank 0 listens until all are there
- *     HOLDFAST_RANKS_KEY                a shared secret; needed unless the address is this machine's own
+ *     HOLDFAST_RANKS_KEY                a secret that all share
  *
  * Devices get the collective of kernels/collective.h with their plan. Ranks of one start meet in shared
  * memory, those of a launcher over TCP, through rank 0. A rank that ends is noticed by the others
@@ -28,6 +29,7 @@ struct ranks;
    contradicts `count` or itself. */
 struct ranks_place {
 	uint32_t rank, local; /* local: which on this machine */
+	uint32_t local_count; /* how many are on it, as far as the launcher says; else 1 */
 	bool launched;
 	char address[256], port[16];
 };
@@ -43,7 +45,7 @@ void ranks_close(struct ranks **ranks);
 uint32_t ranks_rank(const struct ranks *ranks);
 uint32_t ranks_count(const struct ranks *ranks);
 uint32_t ranks_local(const struct ranks *ranks);
-/* How many ranks share this machine's cores. */
+/* How many ranks share this machine's cores, as far as is known. */
 uint32_t ranks_local_count(const struct ranks *ranks);
 const struct collective *ranks_collective(const struct ranks *ranks);
 /* The rank that is gone, or -1; `look` asks the system. Any thread. */

@@ -8,7 +8,6 @@
  * own, as it is for NCCL.
  */
 #define _GNU_SOURCE
-#include <arpa/inet.h>
 #include <errno.h>
 #include <netdb.h>
 #include <netinet/in.h>
@@ -33,10 +32,12 @@ struct hello {
 	uint8_t nonce[32], proof[32];
 };
 
-static int bytes_send(int fd, const void *from, size_t count)
+/* Either of from and to. */
+static int bytes_move(int fd, const uint8_t *from, uint8_t *to, size_t count)
 {
 	for (size_t at = 0; at < count;) {
-		const ssize_t n = send(fd, (const uint8_t *)from + at, count - at, MSG_NOSIGNAL);
+		const ssize_t n = from ? send(fd, from + at, count - at, MSG_NOSIGNAL)
+				       : recv(fd, to + at, count - at, 0);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
@@ -46,17 +47,14 @@ static int bytes_send(int fd, const void *from, size_t count)
 	return 0;
 }
 
+static int bytes_send(int fd, const void *from, size_t count)
+{
+	return bytes_move(fd, from, NULL, count);
+}
+
 static int bytes_take(int fd, void *to, size_t count)
 {
-	for (size_t at = 0; at < count;) {
-		const ssize_t n = recv(fd, (uint8_t *)to + at, count - at, 0);
-		if (n < 0 && errno == EINTR)
-			continue;
-		if (n <= 0)
-			return -ERR_INTERNAL;
-		at += (size_t)n;
-	}
-	return 0;
+	return bytes_move(fd, NULL, to, count);
 }
 
 static int room_for(struct ranks *r, size_t bytes)
@@ -91,7 +89,8 @@ static int stream_sum(void *self, float *x, size_t count)
 			return ranks_lost(r, 0);
 		return 0;
 	}
-	TRY(room_for(r, bytes));
+	if (room_for(r, bytes) != 0)
+		return ranks_lost(r, 0); /* the others wait for what does not come */
 	for (uint32_t i = 1; i < r->count; i++) {
 		const float *y = (const float *)(const void *)r->stream;
 		if (bytes_take(r->fd[i], r->stream, bytes) != 0)
@@ -193,6 +192,12 @@ static bool hello_right(const struct ranks *r, const struct hello *h, const uint
 	       h->rank < r->count && sodium_memcmp(proof, h->proof, 32) == 0;
 }
 
+/* Whole within the socket's patience: who sends a byte now and then does not keep rank 0 from the others. */
+static int hello_take(int fd, void *to, size_t count)
+{
+	return recv(fd, to, count, MSG_WAITALL) == (ssize_t)count ? 0 : -ERR_INTERNAL;
+}
+
 /* Both nonces, then both proofs. Rank 0 learns who it is. */
 static int handshake(struct ranks *r, int fd, const uint8_t key[32], uint32_t *rank)
 {
@@ -200,7 +205,7 @@ static int handshake(struct ranks *r, int fd, const uint8_t key[32], uint32_t *r
 	uint8_t nonce[32];
 	hello_make(r, &mine);
 	TRY(bytes_send(fd, mine.nonce, sizeof mine.nonce));
-	TRY(bytes_take(fd, nonce, sizeof nonce));
+	TRY(hello_take(fd, nonce, sizeof nonce));
 	/* A proof over a nonce of one's own, sent back, proves nothing. */
 	if (sodium_memcmp(nonce, mine.nonce, sizeof nonce) == 0)
 		return -ERR_UNAUTHENTICATED;
@@ -208,7 +213,7 @@ static int handshake(struct ranks *r, int fd, const uint8_t key[32], uint32_t *r
 		proof_make(&mine, nonce, key, mine.proof);
 		TRY(bytes_send(fd, &mine, sizeof mine));
 	}
-	TRY(bytes_take(fd, &other, sizeof other));
+	TRY(hello_take(fd, &other, sizeof other));
 	if (!hello_right(r, &other, mine.nonce, key) || (other.rank == 0) == (r->rank == 0))
 		return -ERR_UNAUTHENTICATED;
 	if (r->rank == 0) {
@@ -217,14 +222,6 @@ static int handshake(struct ranks *r, int fd, const uint8_t key[32], uint32_t *r
 	}
 	*rank = other.rank;
 	return 0;
-}
-
-static bool own_address(const struct sockaddr *a)
-{
-	if (a->sa_family == AF_INET)
-		return ntohl(((const struct sockaddr_in *)(const void *)a)->sin_addr.s_addr) >> 24 == 127;
-	return a->sa_family == AF_INET6 &&
-	       IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)(const void *)a)->sin6_addr);
 }
 
 static int meet_listen(const struct addrinfo *at, char *reason)
@@ -322,12 +319,10 @@ int stream_meet(struct ranks *r, const struct ranks_place *place, char *reason)
 		return -ERR_BAD_ARG;
 	}
 	int code = -ERR_UNAUTHENTICATED;
-	if (secret && strlen(secret) < KEY_BYTES_MIN)
-		snprintf(reason, RANKS_REASON_MAX, "HOLDFAST_RANKS_KEY must have %d bytes or more", KEY_BYTES_MIN);
-	else if (!secret && !own_address(at->ai_addr))
-		snprintf(reason, RANKS_REASON_MAX, "MASTER_ADDR is not this machine's own: set "
-			 "HOLDFAST_RANKS_KEY to a secret of %d bytes or more, the same for all ranks",
-			 KEY_BYTES_MIN);
+	/* On this machine too: its other users reach the port as well. */
+	if (!secret || strlen(secret) < KEY_BYTES_MIN)
+		snprintf(reason, RANKS_REASON_MAX, "set HOLDFAST_RANKS_KEY to a secret of %d bytes or more, the "
+			 "same for all ranks", KEY_BYTES_MIN);
 	else
 		code = 0;
 	key_of(secret ? secret : "", key);

@@ -136,14 +136,20 @@ static uint32_t entry_pages(struct daemon *d, const struct batch_entry *e, uint3
 	return units;
 }
 
-/* Whether the token at `at` was sampled, and so has the plan of sampled tokens, now and whenever it is
-   computed again: 1, or 0 for a given one. *turn: how many turns begin at or before it; positions are
-   asked for in ascending order. */
-static uint32_t phase_at(const struct session *s, uint32_t at, uint32_t *turn)
+/* The rows of an entry; its last one. */
+static uint32_t entry_rows(struct batch_builder *b, const struct session *s, const struct batch_entry *e)
 {
-	while (*turn < s->mark_count && s->mark[*turn].start <= at)
-		++*turn;
-	return *turn > 0 && at >= s->mark[*turn - 1].output;
+	enum { PART = 256 };
+	const uint32_t last = e->position_first + e->row_count;
+	uint32_t row = 0;
+	for (uint32_t at = e->position_first; at < last; at += PART) {
+		const uint32_t n = last - at < PART ? last - at : PART;
+		uint8_t phase[PART];
+		session_phases(s, at, n, phase);
+		for (uint32_t i = 0; i < n; i++)
+			row = batch_row(b, s->token[at + i], at + i, phase[i]);
+	}
+	return row;
 }
 
 /* One entry of the scheduler's batch becomes a sequence with its pages and rows. */
@@ -156,9 +162,8 @@ static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 	CHECK(sched_session(d->sched, e->session, &sv) == 0);
 	CHECK(sched_turn(d->sched, e->turn, &tv) == 0);
 	const struct session *s = &d->sessions[sv.key];
-	const uint32_t last = e->position_first + e->row_count;
 	d->entry_call[i] = call_of(d, tv.key);
-	CHECK(last <= s->history);
+	CHECK(e->position_first + e->row_count <= s->history);
 	const bool resumes = !d->calls[d->entry_call[i]].begun && e->position_first > 0;
 	const uint32_t pages = entry_pages(d, e, (uint32_t)sv.key, resumes);
 	inject_entry(d, &d->calls[d->entry_call[i]], e, pages, resumes, batch);
@@ -166,11 +171,7 @@ static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 	for (uint32_t g = 0, at = 0; g < d->limits.group_count; g++)
 		for (uint32_t p = sched_page_first(d->sched, e->session, g); p < pages; p++, at++)
 			batch_page(b, g, d->refs[at].page, d->refs[at].tag);
-	uint32_t row = 0, turn = s->mark_count;
-	while (turn > 0 && s->mark[turn - 1].start > e->position_first)
-		turn--;
-	for (uint32_t at = e->position_first; at < last; at++)
-		row = batch_row(b, s->token[at], at, phase_at(s, at, &turn));
+	const uint32_t row = entry_rows(b, s, e);
 	if (e->sample)
 		turn_sample(d, d->entry_call[i], b, batch_sample(b, row));
 }

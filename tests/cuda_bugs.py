@@ -109,6 +109,13 @@ BUGS = [
      "test_cuda_ranks", 0),
     ("another rank's id looked up", "rows.cu", "token - a.first < a.count ?", "token - a.first + 1 ?",
      "test_cuda_ranks", 0),
+    ("a fault on another rank unheard", "ranks.cu", "for (uint32_t r = a.ranks; r-- > 0;)\n\t\tif (all[r * a.count + i].page",
+     "for (uint32_t r = 1; r-- > 0;)\n\t\tif (all[r * a.count + i].page", "test_cuda_device", 0),
+    ("of two ranks at fault the higher has the word", "ranks.cu", "for (uint32_t r = a.ranks; r-- > 0;)\n\t\tif",
+     "for (uint32_t r = 0; r < a.ranks; r++)\n\t\tif", "test_cuda_device", 0),
+    ("a sum of ranks before its norm left out of X", "rows.cu", "a.x[(size_t)row * a.width + k] += y[k];\n\t\treturn;",
+     "a.x[(size_t)row * a.width + k] += 0 * y[k];\n\t\treturn;", "test_cuda_ranks", 0),
+    ("logits laid by the vocabulary, not by the share", "launch.cu", "p.stride = d->plan.vocab_share;", "", "test_cuda_ranks", 0),
     ("a rank that is gone goes unseen", "ranks.cu", "e->d->rank_lost = true;\n}", ";\n}", "test_cuda_ranks", 0),
     ("a lost context goes unseen", "device.cu", "d->lost = true;", "", "test_cuda_device", 0),
 ]

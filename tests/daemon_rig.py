@@ -57,10 +57,9 @@ def await_message(wire, type, channel):
             return message[3]
 
 
-def start():
+def start(*options):
     return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
-                  "--drain-ms", str(10000 * ar1.SLOW), "--strikes", "0",
-                  "--share", "no")  # or a history computed anew would not be
+                  "--drain-ms", str(10000 * ar1.SLOW), "--strikes", "0", *options)
 
 
 def narrow(*options):

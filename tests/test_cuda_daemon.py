@@ -69,6 +69,25 @@ def lost():
     left_clean(again)
 
 
+def ranks():
+    """CUDA is not used before the ranks are started: what is forked after that cannot use it."""
+    tiny = f"{FOLDER}/tiny.gguf"
+    subprocess.run([f"{REAL}/tests/make_tiny", tiny, "7", "mistral", "cut"], check=True)
+    os.environ["HOLDFAST_EMULATE_MACHINE"] = f"2,13000,9,{1 << 30}"
+    daemon = Daemon(tiny, *SMALL, "--device", "cuda", "--tensor-parallel", "2")
+    wire = Wire(daemon.endpoint)
+    first = wire.turn(wire.open(), GIVEN, max_tokens=3, ignore_end=True, temperature=0)
+    again = wire.turn(wire.open(), GIVEN, max_tokens=3, ignore_end=True, temperature=0)
+    assert len(first.ids) == 3 and first.ids == again.ids, (first.ids, again.ids)
+    left_clean(daemon)
+    os.environ["HOLDFAST_EMULATE_MACHINE"] = f"1,13000,9,{1 << 30}"
+    done = subprocess.run([f"{FOLDER}/holdfastd", "--model", tiny, *SMALL, "--device", "cuda", "--tensor-parallel", "2",
+                           "--listen", f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/state"], stderr=subprocess.PIPE, text=True,
+                          timeout=60, check=False)
+    assert done.returncode == 1 and "rank 1: there is no CUDA device 1; this machine has 1" in done.stderr, done.stderr
+    del os.environ["HOLDFAST_EMULATE_MACHINE"]
+
+
 def refusals():
     one = str(1 << 30)
     for machine, options, line in (
@@ -93,5 +112,6 @@ def refusals():
 
 tap.run("a session on an emulated GPU", serves)
 tap.run("a GPU that is lost in a turn", lost)
+tap.run("two ranks, a GPU each", ranks)
 tap.run("what is not there is refused in one line", refusals)
 sys.exit(tap.done())

@@ -162,6 +162,15 @@ static void needs(void)
 	p.act = ACT_AUTO;
 	EXPECT(ops_cuda()->device_needs(&p, &n) == 0);
 	EXPECT(n.slab_bytes >= 64 * ops_page_bytes(p.kv, FIXTURE_LAYERS, 1, 64, 16));
+	/* All that there can be, exactly as many as there is room for in the list. */
+	struct device_plan most = p;
+	struct device_needs all;
+	most.group_count = OPS_GROUP_MAX;
+	for (uint32_t g = 1; g < OPS_GROUP_MAX; g++)
+		most.group[g] = p.group[0];
+	most.ranks = 2;
+	most.vocab_share = (p.vocab + 1) / 2;
+	EXPECT(ops_cuda()->device_needs(&most, &all) == 0 && all.slab_bytes > 3 * n.slab_bytes);
 	EXPECT(ops_cuda()->device_open(&p, &d) == 0);
 	EXPECT(hook_taken() <= n.slab_bytes + n.workspace_bytes && hook_taken() > n.slab_bytes);
 	EXPECT(strcmp(ops_cuda()->device_isa(d), "sm_90") == 0);
@@ -205,6 +214,65 @@ static void hostile(void)
 	fixture_close(&f);
 }
 
+/* A rank 1 that adds nothing to a sum, and has found of the second sequence what self says. */
+static int rank1_gather(void *self, const void *mine, size_t bytes, void *all)
+{
+	struct ops_fault said[2] = {{.page = OPS_NONE}, *(struct ops_fault *)self};
+	memcpy(all, mine, bytes);
+	memset((uint8_t *)all + bytes, 0, bytes);
+	if (bytes == sizeof said) /* no sum is so short, nor are logits */
+		memcpy((uint8_t *)all + bytes, said, bytes);
+	return 0;
+}
+
+static int rank1_broadcast(void *self, void *bytes, size_t count)
+{
+	(void)self, (void)bytes, (void)count;
+	return 0;
+}
+
+static int rank1_lives(void *self)
+{
+	(void)self;
+	return 0;
+}
+
+/* What another rank has found ends the sequence here too; the lowest rank that found something has the
+   word. */
+static void fault_elsewhere(void)
+{
+	struct ops_fault there = {.page = OPS_NONE};
+	const struct collective c = {.self = &there, .gather = rank1_gather, .broadcast = rank1_broadcast,
+				     .alive = rank1_lives};
+	const struct fixture_sequence s[2] = {{text, 0, 3, 0, 0}, {text, 0, 3, 8, 8}};
+	struct device_plan p = plan_small();
+	struct ops_sampled sampled[2];
+	struct ops_fault faults[2];
+	struct fixture f;
+	p.ranks = 2;
+	p.vocab_share = p.vocab / 2;
+	p.collective = &c;
+	fixture_table = ops_cuda;
+	fixture_open(&f, &p, &options, 5);
+	EXPECT(f.ops->page_tags_set(f.device, 0, 0, 16, 0) == 0);
+	for (int i = 0; i < 3; i++) {
+		struct ops_batch *b = fixture_block(&f, s, 2, 2);
+		there = i ? (struct ops_fault){.page = 9, .found = 77} : (struct ops_fault){.page = OPS_NONE};
+		if (i == 2)
+			EXPECT(f.ops->page_tags_set(f.device, 0, 8, 1, 99) == 0);
+		EXPECT(f.ops->batch(f.device, b) == 0);
+		EXPECT(fixture_step(&f) == 0);
+		EXPECT(f.ops->wait(f.device, sampled, faults) == 0);
+		EXPECT(faults[0].page == (uint32_t)OPS_NONE && sampled[0].token < p.vocab);
+		EXPECT_EQ(faults[1].page, i == 0 ? (uint32_t)OPS_NONE : i == 1 ? 9 : 8);
+		EXPECT(i == 0 || faults[1].found == (i == 1 ? 77 : 99));
+		EXPECT((sampled[1].token == (uint32_t)OPS_NONE) == (i > 0));
+		free(b);
+	}
+	fixture_close(&f);
+	EXPECT(hook_fault() == NULL);
+}
+
 int main(void)
 {
 	for (uint32_t i = 0; i < 64; i++)
@@ -213,6 +281,7 @@ int main(void)
 	TAP_RUN(lost_anywhere, "a context lost at any call gives a code and no token");
 	TAP_RUN(refusals, "what is not there is refused in one line");
 	TAP_RUN(needs, "what is taken is what was said");
+	TAP_RUN(fault_elsewhere, "a fault on another rank is one here");
 	TAP_RUN(hostile, "what makes no sense is refused and changes nothing");
 	return tap_done();
 }

@@ -466,17 +466,21 @@ def wrong_starts(daemon):
 
 def drain(daemon, wire):
     session = wire.open()
-    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 900, "ignore_end": True}, pack(words(20)), sess=session)
-    wire.expect(ar1.ACCEPTED)
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 300, "ignore_end": True}, pack(words(20)), sess=session,
+                         window=64)  # so it waits, and is not over before GOAWAY
+    op = wire.expect(ar1.ACCEPTED)[3]["op"]
     daemon.process.send_signal(signal.SIGTERM)
-    late = wire.begin("session.open")  # the signal is there first; to wait for GOAWAY would be a race with the turn's end
-    told, ends = False, {}
-    while len(ends) < 2 or not told:
+    goaway = wire.expect(ar1.GOAWAY, DATA)
+    while goaway[0] != ar1.GOAWAY:
+        goaway = wire.receive()
+    late = wire.begin("session.open")
+    wire.send(WINDOW, 0, {"op": op, "max_off": 1 << 20})
+    ends = {}
+    while len(ends) < 2:
         type, at, _, body, _ = wire.receive()
-        told |= type == ar1.GOAWAY
         if type in (END, REJECT):
             ends[at] = body
-    assert ends[channel]["status"] == "limit" and ends[channel]["usage"]["sampled"] == 900, ends
+    assert ends[channel]["status"] == "limit" and ends[channel]["usage"]["sampled"] == 300, ends
     assert ends[late]["err"]["n"] == "draining", ends
     assert daemon.process.wait(20 * ar1.SLOW) == 0, daemon.words()
 

@@ -67,6 +67,15 @@ static void plans(void)
 	REFUSED((p.ranks = 2, p.vocab_share = p.vocab), ERR_OUT_OF_RANGE);
 	REFUSED((p.ranks = 3, p.vocab_share = p.vocab / 4), ERR_OUT_OF_RANGE);
 	REFUSED((p.ranks = 2, p.vocab_share = (p.vocab + 1) / 2), ERR_BAD_ARG); /* and no collective */
+	/* Every piece of memory that a device can have, exactly as many as there is room for in its list. */
+	p = good;
+	p.group_count = OPS_GROUP_MAX;
+	for (uint32_t g = 1; g < OPS_GROUP_MAX; g++)
+		p.group[g] = p.group[0];
+	p.ranks = 2;
+	p.vocab_share = (p.vocab + 1) / 2;
+	EXPECT_EQ(ops_cpu()->device_needs(&p, &needs), 0);
+	EXPECT(needs.slab_bytes == OPS_GROUP_MAX * 64 * (ops_page_bytes(KV_F32, 2, 2, 64, 16) + 8));
 	/* FP8 with its scales: 11,700 bytes a token for 30 layers, 3 KV heads of 64. */
 	EXPECT_EQ(ops_page_bytes(KV_FP8, 30, 3, 64, 16), 16 * 11700);
 	EXPECT_EQ(ops_page_bytes(KV_INT8, 1, 1, 256, 16), 16 * 2 * 260);

@@ -270,6 +270,51 @@ static void masks_as_defined(void)
 	form_close(&f);
 }
 
+/* More ways at once than a state has room for what is open around them: 31 arrays of arrays, five deep, and
+   one whose innermost is empty. Some are dropped; but what the mask allows goes on. */
+static void more_ways_than_room(void)
+{
+	static const char around[] = "{\"type\":\"array\",\"minItems\":1,\"items\":";
+	static char schema[32 * 512];
+	size_t at = (size_t)sprintf(schema, "{\"anyOf\":[");
+	const char *reason = "", *bytes;
+	struct form *form;
+	REQUIRE(index_ != NULL);
+	for (int i = 0; i < 32; i++) {
+		for (int depth = 0; depth < (i > 0 ? 5 : 4); depth++)
+			at += (size_t)sprintf(schema + at, "%s", around);
+		at += (size_t)sprintf(schema + at,
+				      i > 0 ? "{\"const\":%d}}" : "{\"type\":\"array\",\"maxItems\":0}", i);
+		at += (size_t)sprintf(schema + at, i < 31 ? "}}}}," : "}}}}]}");
+	}
+	int code = form_open_schema(index_, (struct text){schema, at}, 20, &form, &reason);
+	if (code != 0)
+		printf("# %s\n", reason);
+	REQUIRE(code == 0);
+	const uint32_t words = (tokenizer_count(tokenizer) + 31) / 32;
+	uint32_t *bits = malloc(words * sizeof *bits), tried = 0, longer = 0;
+	REQUIRE(bits != NULL);
+	struct form_state s, after;
+	form_start(form, &s);
+	for (int depth = 0; depth < 5; depth++) {
+		form_mask(form, &s, bits);
+		for (uint32_t id = 0; id < tokenizer_count(tokenizer); id++) {
+			if (!(bits[id / 32] >> id % 32 & 1))
+				continue;
+			const size_t n = tokenizer_bytes(tokenizer, id, false, &bytes);
+			after = s;
+			tried++;
+			longer += n > 1;
+			if (!EXPECT(form_advance(form, &after, bytes, n)))
+				printf("# depth %d: '%.*s'\n", depth, (int)n, bytes);
+		}
+		EXPECT(form_advance(form, &s, "[", 1));
+	}
+	EXPECT(tried > 5 && longer > 0);
+	free(bits);
+	form_close(&form);
+}
+
 static void check_arguments(struct text text)
 {
 	struct json all, value;
@@ -354,6 +399,7 @@ int main(void)
 	TAP_RUN(refuses_tools, "tools that have no form are refused");
 	TAP_RUN(refuses_vocabulary, "a vocabulary that lacks a character is refused");
 	TAP_RUN(masks_as_defined, "masks are what each token by itself gives");
+	TAP_RUN(more_ways_than_room, "what a mask allows goes on, also where ways are dropped");
 	TAP_RUN(walks_end_in_calls, "every walk over the masks ends in a call");
 	TAP_RUN(masks_are_fast, "a mask takes well under a millisecond");
 	form_index_close(&index_);

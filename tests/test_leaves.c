@@ -12,39 +12,12 @@
 #include "kernels/fp8.h"
 #include "kernels/quant.h"
 #include "tests/kernels_fixture.h"
+#include "tests/leaves.h"
 #include "tests/tap.h"
 
-enum { GUARD = 64, C_MAX = 40 };
-#define GUARD_VALUE -12345.0f
+enum { C_MAX = 40 };
 
-static struct leaf leaves[ISA_AVX512 + 1];
 static uint64_t seed = 99;
-
-static void leaves_make(void)
-{
-	for (int isa = ISA_SCALAR; isa <= ISA_AVX512; isa++) {
-		leaf_init_ref(&leaves[isa]);
-		if (isa >= ISA_AVX2 && ops_isa_runs(ISA_AVX2))
-			leaf_init_avx2(&leaves[isa]);
-		if (isa >= ISA_AVX512 && ops_isa_runs(ISA_AVX512))
-			leaf_init_avx512(&leaves[isa]);
-	}
-}
-
-static float *take(size_t count)
-{
-	float *p = calloc(count + 16, sizeof *p);
-	CHECK(p != NULL);
-	return p;
-}
-
-static float *guarded(size_t count)
-{
-	float *p = take(count += 2 * GUARD);
-	while (count > 0)
-		p[--count] = GUARD_VALUE;
-	return p;
-}
 
 /* Activations in both forms, C_MAX rows. */
 static struct act act_make(uint32_t columns)

@@ -6,8 +6,11 @@ from daemon_rig import MODEL, balanced, left_clean, same, words
 
 # The slab holds about 2,900 tokens; eight contexts of 700 are twice that.
 SESSIONS, TOKENS, ROUNDS = 8, 700, 3
-daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--host-memory", "2M", "--chunk", "64",
-                "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1", "--share", "no")
+
+
+def start(*options):
+    return Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--host-memory", "2M", "--chunk", "64",
+                  "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1", *options)
 
 
 def moved_and_never_moved(wire):
@@ -61,9 +64,11 @@ def parked(wire):
 
 
 tap = Tap()
-wire = Wire(daemon.endpoint)
-daemon_rig.run(tap, daemon, wire, [
-    ("what does not fit goes to host and comes back, and no answer differs", moved_and_never_moved),
-    ("a parked session comes back from host", parked)])
+daemon, alone = start(), start("--share", "no")
+daemon_rig.run(tap, daemon, Wire(daemon.endpoint), [
+    ("what does not fit goes to host and comes back, and no answer differs", moved_and_never_moved)])
+# With --share a twin that was given up would find what the session has.
+daemon_rig.run(tap, alone, Wire(alone.endpoint), [("a parked session comes back from host", parked)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+tap.run("so does the other", left_clean, alone)
 daemon_rig.finish(tap, daemon)

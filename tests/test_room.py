@@ -1,6 +1,6 @@
 """Goal: a daemon whose disk is full refuses what is new in clear words, ends what runs, and goes on by itself when there is
 room; its log is anchored in a second folder; its old entries move to segments. Method: a daemon on a small file system
-in memory where that can be mounted, else with a refusal made on purpose; then verify and archive from the command line."""
+in memory, where that can be mounted; then verify and archive from the command line."""
 import json
 import os
 import shutil

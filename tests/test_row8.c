@@ -11,28 +11,12 @@
 #include "kernels/cpu/fast.h"
 #include "kernels/quant.h"
 #include "tests/kernels_fixture.h"
+#include "tests/leaves.h"
 #include "tests/tap.h"
 
-enum { GUARD = 64, C_MAX = 40 };
-#define GUARD_VALUE -12345.0f
+enum { C_MAX = 40 };
 
-static struct leaf leaves[ISA_AVX512 + 1];
 static uint64_t seed = 99;
-
-static float *take(size_t count)
-{
-	float *p = calloc(count + 16, sizeof *p);
-	CHECK(p != NULL);
-	return p;
-}
-
-static float *guarded(size_t count)
-{
-	float *p = take(count += 2 * GUARD);
-	while (count > 0)
-		p[--count] = GUARD_VALUE;
-	return p;
-}
 
 /* One row with one scale: the values that the integers stand for, and their sum. */
 static float row_round(const float *x, uint32_t n, int8_t *q, int *sum)
@@ -146,13 +130,7 @@ static void given_copies(void)
 
 int main(void)
 {
-	leaf_init_ref(&leaves[ISA_SCALAR]);
-	leaf_init_ref(&leaves[ISA_AVX2]);
-	leaf_init_ref(&leaves[ISA_AVX512]);
-	if (ops_isa_runs(ISA_AVX2))
-		leaf_init_avx2(&leaves[ISA_AVX2]);
-	if (ops_isa_runs(ISA_AVX512))
-		leaf_init_avx512(&leaves[ISA_AVX512]);
+	leaves_make();
 	TAP_RUN(given_copies, "copies for given tokens, bit for bit");
 	return tap_done();
 }

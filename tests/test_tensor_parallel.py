@@ -187,8 +187,10 @@ def refusals():
     assert "started 4 ranks" in line and "says 2" in line, line
     line = line_of([*daemon, "--tensor-parallel", "2"], 1, RANK="2", WORLD_SIZE="2", **launched)
     assert "not a rank" in line, line
-    line = line_of([*daemon, "--tensor-parallel", "2"], 1, RANK="0", WORLD_SIZE="2", MASTER_ADDR="192.0.2.1", MASTER_PORT="1")
-    assert "HOLDFAST_RANKS_KEY" in line, line
+    for address, key in (("192.0.2.1", {}), ("127.0.0.1", {}), ("127.0.0.1", {"HOLDFAST_RANKS_KEY": "short"})):
+        line = line_of([*daemon, "--tensor-parallel", "2"], 1, RANK="0", WORLD_SIZE="2", MASTER_ADDR=address,
+                       MASTER_PORT="1", **key)
+        assert "set HOLDFAST_RANKS_KEY to a secret of 16 bytes or more" in line, line
     assert not os.path.exists(f"{FOLDER}/state"), "a refusal made something"
     done = subprocess.run([*daemon, "--tensor-parallel", "2", "--check", "--json"], stdout=subprocess.PIPE, check=True)
     assert json.loads(done.stdout)["weights_bytes"] > 0
@@ -245,6 +247,16 @@ def another_secret():
             assert time.time() < deadline and first.poll() is None
             time.sleep(0.01)
         s.sendall(b"GET / HTTP/1.0\r\n\r\n" * 20)
+    if os.environ.get("HOLDFAST_LONG"):  # who sends a byte now and then is let go in some seconds
+        with socket.create_connection(("127.0.0.1", int(port))) as s:
+            begun = time.time()
+            try:
+                while time.time() < begun + 60:
+                    s.sendall(b"H")
+                    time.sleep(0.5)
+            except OSError:
+                pass
+            assert time.time() < begun + 20, "a slow stranger holds rank 0"
     stranger = launch(logits_of(TINY, TINY_CASES, 2), 2, port=port, only=1, keys={1: "another secret!!"})[1]
     words_of = stranger.communicate(timeout=60 * ar1.SLOW)[1]
     assert stranger.returncode == 1 and "another secret (HOLDFAST_RANKS_KEY)" in words_of, words_of

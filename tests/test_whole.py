@@ -152,7 +152,10 @@ daemon = daemon_rig.start()
 tap = Tap()
 tap.run("the command line against the real daemon", command_line, daemon)
 tap.run("signals leave no session behind", signals, daemon)
-tap.run("the Python package against the real daemon", python_package, daemon)
+# The package's twin computes all from nothing: with --share it would find what the session has.
+alone = daemon_rig.start("--share", "no")
+tap.run("the Python package against the real daemon", python_package, alone)
+tap.run("which ends with 0, and no sanitizer spoke", daemon_rig.left_clean, alone)
 tap.run("recorded traffic: counts and times, and the planner reads it", recorded, daemon)
 tap.run("the demo: calls, results, and the same answers from nothing", demo, daemon)
 assert ar1.msgpack

@@ -115,54 +115,61 @@ struct piece {
 	int slab;
 };
 
-enum { PIECES_MAX = BUFFER_COUNT + ROPE_SETS + 2 * OPS_GROUP_MAX + 22 };
+/* Those of pieces_list: 17 of every device, 3 of one of several ranks. */
+enum { PIECES_MAX = BUFFER_COUNT + 17 + ROPE_SETS + 3 + 2 * OPS_GROUP_MAX };
+
+struct pieces {
+	struct piece list[PIECES_MAX];
+	uint32_t count;
+};
+
+static void piece_put(struct pieces *p, void *at, size_t bytes, int slab)
+{
+	CHECK(p->count < PIECES_MAX);
+	p->list[p->count++] = (struct piece){at, bytes, slab};
+}
 
 /* Every piece of memory of a device. */
-static uint32_t pieces_list(struct device *d, struct piece *list)
+static void pieces_list(struct device *d, struct pieces *all)
 {
 	const struct device_plan *p = &d->plan;
 	const size_t f = sizeof(float), rows = p->rows_max;
 	const size_t act = largest(rows, p->samples_max) * d->act_columns;
-	uint32_t n = 0;
+	all->count = 0;
 	for (int i = 0; i < BUFFER_COUNT; i++)
-		list[n++] = (struct piece){&d->buffer[i], d->buffer_floats[i] * f, 0};
-	list[n++] = (struct piece){&d->up, rows * p->ff * f, 0};
-	list[n++] = (struct piece){&d->product, rows * p->width * f, 0};
-	list[n++] = (struct piece){&d->act_x, act * f, 0};
-	list[n++] = (struct piece){&d->act_q, act, 0};
-	list[n++] = (struct piece){&d->act_d, act / ACT_BLOCK * f, 0};
-	list[n++] = (struct piece){&d->act_s, act / ACT_BLOCK * f, 0};
-	list[n++] = (struct piece){&d->block[0], d->block_bytes, 0};
-	list[n++] = (struct piece){&d->block[1], d->block_bytes, 0};
-	list[n++] = (struct piece){&d->tiles, rows * sizeof *d->tiles, 0};
-	list[n++] = (struct piece){&d->spans, rows * sizeof *d->spans, 0};
-	list[n++] = (struct piece){&d->faults, p->sequences_max * sizeof *d->faults, 0};
-	list[n++] = (struct piece){&d->sampled, p->samples_max * sizeof *d->sampled, 0};
-	list[n++] = (struct piece){&d->rope_frequency, HEAD_MAX / 2 * sizeof(double), 0};
+		piece_put(all, &d->buffer[i], d->buffer_floats[i] * f, 0);
+	piece_put(all, &d->up, rows * p->ff * f, 0);
+	piece_put(all, &d->product, rows * p->width * f, 0);
+	piece_put(all, &d->act_x, act * f, 0);
+	piece_put(all, &d->act_q, act, 0);
+	piece_put(all, &d->act_d, act / ACT_BLOCK * f, 0);
+	piece_put(all, &d->act_s, act / ACT_BLOCK * f, 0);
+	piece_put(all, &d->block[0], d->block_bytes, 0);
+	piece_put(all, &d->block[1], d->block_bytes, 0);
+	piece_put(all, &d->tiles, rows * sizeof *d->tiles, 0);
+	piece_put(all, &d->spans, rows * sizeof *d->spans, 0);
+	piece_put(all, &d->faults, p->sequences_max * sizeof *d->faults, 0);
+	piece_put(all, &d->sampled, p->samples_max * sizeof *d->sampled, 0);
+	piece_put(all, &d->rope_frequency, HEAD_MAX / 2 * sizeof(double), 0);
 	for (int i = 0; i < ROPE_SETS; i++)
-		list[n++] = (struct piece){&d->rope[i].turns, rows * p->head * f, 0};
-	list[n++] = (struct piece){&d->thread_room, d->threads * d->thread_floats * f, 0};
-	list[n++] = (struct piece){&d->partials, d->partial_count * (p->head + 2) * f, 0};
-	list[n++] = (struct piece){
-		&d->page_room, d->threads * PAGE_ROOMS * (OPS_PARTITION / 16) * sizeof(uint8_t *),
-		0};
-	list[n++] = (struct piece){&d->logit_room, d->threads * d->logit_floats * f, 0};
+		piece_put(all, &d->rope[i].turns, rows * p->head * f, 0);
+	piece_put(all, &d->thread_room, d->threads * d->thread_floats * f, 0);
+	piece_put(all, &d->partials, d->partial_count * (p->head + 2) * f, 0);
+	piece_put(all, &d->page_room, d->threads * PAGE_ROOMS * (OPS_PARTITION / 16) * sizeof(uint8_t *), 0);
+	piece_put(all, &d->logit_room, d->threads * d->logit_floats * f, 0);
 	if (p->ranks > 1) {
 		const size_t share = (size_t)p->samples_max * p->vocab_share * f;
-		list[n++] = (struct piece){&d->logit_part, share, 0};
-		list[n++] = (struct piece){&d->logit_all, p->ranks * share, 0};
-		list[n++] = (struct piece){&d->fault_all,
-					   p->ranks * p->sequences_max * sizeof *d->fault_all, 0};
+		piece_put(all, &d->logit_part, share, 0);
+		piece_put(all, &d->logit_all, p->ranks * share, 0);
+		piece_put(all, &d->fault_all, p->ranks * p->sequences_max * sizeof *d->fault_all, 0);
 	}
 	for (uint32_t g = 0; g < p->group_count; g++) {
-		list[n++] = (struct piece){&d->group[g].pages,
-					   d->group[g].page_bytes * d->group[g].page_count,
-					   1};
-		list[n++] = (struct piece){&d->group[g].tags,
-					   (size_t)8 * d->group[g].page_count, 1};
+		piece_put(all, &d->group[g].pages, d->group[g].page_bytes * d->group[g].page_count, 1);
+		piece_put(all, &d->group[g].tags, (size_t)8 * d->group[g].page_count, 1);
 	}
-	CHECK(n <= PIECES_MAX);
-	return n;
+	/* The number is no guess: this plan has all of them. */
+	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX)
+		CHECK(all->count == PIECES_MAX);
 }
 
 static int cpu_device_needs(const struct device_plan *plan, struct device_needs *out)
@@ -170,15 +177,15 @@ static int cpu_device_needs(const struct device_plan *plan, struct device_needs 
 	if (!plan_valid(plan))
 		return -ERR_OUT_OF_RANGE;
 	struct device *d = calloc(1, sizeof *d);
-	struct piece list[PIECES_MAX];
+	struct pieces all;
 	if (!d)
 		return -ERR_MEMORY;
 	d->plan = *plan;
 	sizes_set(d);
 	*out = (struct device_needs){sizeof *d, 0};
-	const uint32_t n = pieces_list(d, list);
-	for (uint32_t i = 0; i < n; i++)
-		*(list[i].slab ? &out->slab_bytes : &out->workspace_bytes) += list[i].bytes;
+	pieces_list(d, &all);
+	for (uint32_t i = 0; i < all.count; i++)
+		*(all.list[i].slab ? &out->slab_bytes : &out->workspace_bytes) += all.list[i].bytes;
 	free(d);
 	return 0;
 }
@@ -188,14 +195,14 @@ static void cpu_device_close(struct device **device)
 	struct device *d = *device;
 	if (!d)
 		return;
-	struct piece list[PIECES_MAX];
-	const uint32_t n = pieces_list(d, list);
+	struct pieces all;
+	pieces_list(d, &all);
 	pool_close(&d->pool);
 	chunks_free(&d->chunks);
-	for (uint32_t i = 0; i < n; i++) {
+	for (uint32_t i = 0; i < all.count; i++) {
 		void *memory;
-		memcpy(&memory, list[i].at, sizeof memory);
-		memory_give(memory, list[i].bytes);
+		memcpy(&memory, all.list[i].at, sizeof memory);
+		memory_give(memory, all.list[i].bytes);
 	}
 	free(d);
 	*device = NULL;
@@ -203,13 +210,13 @@ static void cpu_device_close(struct device **device)
 
 static int memory_make(struct device *d)
 {
-	struct piece list[PIECES_MAX];
-	const uint32_t n = pieces_list(d, list);
-	for (uint32_t i = 0; i < n; i++) {
-		void *const memory = memory_take(list[i].bytes);
+	struct pieces all;
+	pieces_list(d, &all);
+	for (uint32_t i = 0; i < all.count; i++) {
+		void *const memory = memory_take(all.list[i].bytes);
 		if (!memory)
 			return -ERR_MEMORY;
-		memcpy(list[i].at, &memory, sizeof memory);
+		memcpy(all.list[i].at, &memory, sizeof memory);
 	}
 	return pool_open(d->threads, &d->pool);
 }
@@ -396,6 +403,15 @@ static const struct ops table = {
 const struct ops *ops_cpu(void)
 {
 	return &table;
+}
+
+/* tests/bench/bench_leaves: what AVX2 has for it, with AVX-VNNI too, is slower than the blocks' dots. */
+int ops_isa_prefill(enum isa isa)
+{
+	if (isa == ISA_AUTO)
+		isa = ops_isa_best();
+	CHECK(ops_isa_runs(isa));
+	return isa == ISA_AVX512 && __builtin_cpu_supports("avx512vnni");
 }
 
 /* Four chains; each product is held, so that the compiler cannot foretell the sum. */

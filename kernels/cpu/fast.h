@@ -66,7 +66,9 @@ enum { FAST_VNNI = 1, FAST_VBMI = 2, FAST_AMX = 4 };
 unsigned fast_have_avx512(void);
 void fast_init_avx512(struct leaf *leaf, unsigned have);
 
-/* Puts back the matmuls of AVX2 without AVX-VNNI; for tests on a CPU that has it. */
+/* Puts back the matmuls of AVX2 without AVX-VNNI, and those of AVX-512 with VNNI but without AMX; for
+   tests and figures on a CPU that has them. */
 void fast_plain_avx2(struct leaf *leaf);
+void fast_plain_avx512(struct leaf *leaf);
 
 #endif

@@ -139,6 +139,14 @@ unsigned fast_have_avx512(void)
 	return have;
 }
 
+void fast_plain_avx512(struct leaf *leaf)
+{
+	leaf->matmul[PACK_Q4] = fast_q4_avx512;
+	leaf->matmul[PACK_Q8] = fast_q8_avx512;
+	leaf->matmul[PACK_I8] = fast_row8_avx512;
+	fast_wide_init_avx512(leaf);
+}
+
 void fast_init_avx512(struct leaf *leaf, unsigned have)
 {
 	/* A CPU with AVX-512 has all of AVX2; what needs an extension that it lacks stays there. */
@@ -151,10 +159,7 @@ void fast_init_avx512(struct leaf *leaf, unsigned have)
 	if (have & FAST_VBMI)
 		fast_attend_init_avx512(leaf);
 	if (have & FAST_VNNI) {
-		leaf->matmul[PACK_Q4] = fast_q4_avx512;
-		leaf->matmul[PACK_Q8] = fast_q8_avx512;
-		leaf->matmul[PACK_I8] = fast_row8_avx512;
-		fast_wide_init_avx512(leaf);
+		fast_plain_avx512(leaf);
 		if (have & FAST_AMX)
 			fast_amx_init(leaf);
 	}

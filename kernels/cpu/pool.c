@@ -15,16 +15,18 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <time.h>
 
 #include "sched/check.h"
 
-enum { SPINS = 2000, YIELDS = 64 };
+enum { SPINS = 2000, YIELDS = 64, RUN_NS = 2500 * 1000 };
 #define CLOSED 0xffffffffu
 
 struct worker {
 	struct pool *pool;
 	uint32_t thread;
 	pthread_t id;
+	uint64_t looked_ns, ran_ns; /* when it last asked how long it had run, and the answer */
 };
 
 struct pool {
@@ -47,12 +49,36 @@ static void pause_briefly(void)
 	__builtin_ia32_pause();
 }
 
+static uint64_t clock_ns(clockid_t id)
+{
+	struct timespec t;
+	clock_gettime(id, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* Between two items. A worker that has run for long is soon made to stop for what else wants its core, and if
+   that came within an item, all would wait for it. It stops here of itself. */
+static void breathe(struct worker *w)
+{
+	const uint64_t now = clock_ns(CLOCK_MONOTONIC);
+	if (now - w->looked_ns < RUN_NS)
+		return;
+	const uint64_t ran = clock_ns(CLOCK_THREAD_CPUTIME_ID);
+	w->looked_ns = now;
+	if (ran - w->ran_ns < RUN_NS)
+		return;
+	w->ran_ns = ran;
+	sched_yield();
+}
+
 /* Takes and runs items of the open job until there is none; how many it ran. */
 static uint32_t items_run(struct pool *p, uint32_t thread)
 {
 	uint32_t ran = 0;
 	uint64_t ticket = atomic_load_explicit(&p->ticket, memory_order_acquire);
 	while ((uint32_t)ticket != CLOSED) {
+		if (thread)
+			breathe(&p->workers[thread]);
 		pool_function *const function =
 			atomic_load_explicit(&p->function, memory_order_relaxed);
 		void *const argument = atomic_load_explicit(&p->argument,
@@ -154,6 +180,7 @@ int pool_open(uint32_t threads, struct pool **out)
 		struct worker *w = &p->workers[i];
 		w->pool = p;
 		w->thread = i;
+		w->looked_ns = w->ran_ns = 0;
 		if (pthread_create(&w->id, NULL, worker_main, w) != 0) {
 			pool_close(&p);
 			return -ERR_MEMORY;

@@ -4,6 +4,7 @@
 #include "kernels/cuda/emulate_runtime.h"
 
 #include <stdlib.h>
+#include <unistd.h>
 
 #include <deque>
 #include <map>
@@ -40,6 +41,7 @@ long calls_left = -1;
 bool (*lose_asked)();
 bool lost;
 cudaError_t last;
+pid_t user; /* the process that called first; 0: none has */
 
 /* Every function begins with it. */
 cudaError_t enter()
@@ -48,7 +50,10 @@ cudaError_t enter()
 		lost = true;
 	if (lost || emulate_faulted())
 		return cudaErrorLaunchFailure;
-	return cudaSuccess;
+	/* What is forked from a process that has used CUDA cannot use it. */
+	if (user == 0)
+		user = getpid();
+	return user == getpid() ? cudaSuccess : cudaErrorInitializationError;
 }
 
 cudaError_t keep(cudaError_t error)
@@ -94,6 +99,7 @@ const char *cudaGetErrorString(cudaError_t error)
 	case cudaSuccess: return "no error";
 	case cudaErrorInvalidValue: return "invalid argument";
 	case cudaErrorMemoryAllocation: return "out of memory";
+	case cudaErrorInitializationError: return "initialization error";
 	case cudaErrorInsufficientDriver: return "the driver is too old";
 	case cudaErrorNoDevice: return "no device";
 	case cudaErrorInvalidDevice: return "no such device";
@@ -351,6 +357,7 @@ void emulate_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes
 void emulate_runtime_machine(const emulate_machine *is)
 {
 	machine = *is;
+	user = 0;
 }
 
 void emulate_runtime_lose(long calls)

@@ -15,6 +15,7 @@ enum cudaError_t {
 	cudaSuccess = 0,
 	cudaErrorInvalidValue = 1,
 	cudaErrorMemoryAllocation = 2,
+	cudaErrorInitializationError = 3,
 	cudaErrorInsufficientDriver = 35,
 	cudaErrorNoDevice = 100,
 	cudaErrorInvalidDevice = 101,
@@ -78,7 +79,7 @@ template <class F> cudaError_t cudaFuncSetAttribute(F, cudaFuncAttribute, int)
 void emulate_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
 		    cudaStream_t stream, std::function<void()> body);
 
-/* What the machine is said to have. */
+/* What the machine is said to have; nobody has used it yet. */
 struct emulate_machine {
 	int devices, driver, major, minor;
 	size_t memory_bytes;

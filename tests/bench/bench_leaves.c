@@ -3,7 +3,9 @@
  * attention, gigabytes or values a second of the rest. Best of many short slices, in thread CPU
  * time, so that neighbours hardly show.
  *
- *	bench_leaves [avx512|avx2|scalar ...]
+ *	bench_leaves [amx|avx512|avx2|scalar ...]
+ *
+ * Where AMX is, `avx512` is without it and `amx` with it.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -13,6 +15,7 @@
 #include <time.h>
 
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/fast.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
 
@@ -266,11 +269,13 @@ static void bench(const struct leaf *leaf)
 
 int main(int argc, char **argv)
 {
-	static void (*const init[])(struct leaf *) = { leaf_init_ref, leaf_init_avx2, leaf_init_avx512 };
-	static const char *const names[] = { "scalar", "avx2", "avx512" };
-	const int runs[] = { 1, ops_isa_runs(ISA_AVX2), ops_isa_runs(ISA_AVX512) };
+	static void (*const init[])(struct leaf *) = { leaf_init_ref, leaf_init_avx2, leaf_init_avx512,
+						       leaf_init_avx512 };
+	static const char *const names[] = { "scalar", "avx2", "avx512", "amx" };
+	const int vnni = ops_isa_runs(ISA_AVX512) && __builtin_cpu_supports("avx512vnni");
+	const int runs[] = { 1, ops_isa_runs(ISA_AVX2), ops_isa_runs(ISA_AVX512), vnni && fast_amx_ready() };
 
-	for (int i = 2; i >= 0; i--) {
+	for (int i = 3; i >= 0; i--) {
 		int wanted = argc < 2 && i > 0;
 		struct leaf leaf;
 
@@ -281,6 +286,9 @@ int main(int argc, char **argv)
 		leaf_init_ref(&leaf);
 		if (i)
 			init[i](&leaf);
+		if (i == 2 && runs[3])
+			fast_plain_avx512(&leaf);
+		leaf.name = names[i];
 		bench(&leaf);
 	}
 	return 0;
