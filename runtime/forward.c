@@ -143,14 +143,13 @@ static uint32_t window_layers(const struct arch *arch)
 {
 	uint32_t count = 0;
 	for (uint32_t i = 0; i < arch->layers; i++)
-		count += weights_window(arch, i) > 0;
+		count += weights_group_of(arch, i);
 	return count;
 }
 
 bool forward_windowed(const struct model *model)
 {
-	const uint32_t count = window_layers(&model->arch);
-	return count > 0 && count < model->arch.layers;
+	return window_layers(&model->arch) > 0;
 }
 
 /* -ERR_OUT_OF_RANGE for what the model cannot do. split: NULL for one rank. */
@@ -174,9 +173,8 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 	const uint32_t most = (context - 1) / options->page_tokens + 2;
 	const uint32_t pages = least(most, options->page_count) + least(most, options->window_pages);
 	const uint32_t windows = options->window_pages ? window_layers(arch) : 0;
-	if (options->window_pages && (windows == 0 || windows == arch->layers)) {
-		snprintf(reason, MODEL_REASON_MAX, "not some of its layers have a window, but %s",
-			 windows ? "all" : "none");
+	if (options->window_pages && windows == 0) {
+		snprintf(reason, MODEL_REASON_MAX, "none of its layers can have pages of a window");
 		return -ERR_OUT_OF_RANGE;
 	}
 	/* A sampled row may bring a mask, the counts of every token so far, and biases. */
@@ -347,7 +345,7 @@ static int forward_load(struct forward *f, const struct forward_options *options
 		err = weights_open(f->model, split, f->ops, f->device, options->progress,
 				   options->progress_arg, &f->weights, reason);
 	if (err == 0 && f->plan.group_count > 1)
-		weights_group(&f->weights);
+		weights_group(&f->model->arch, &f->weights);
 	if (split)
 		split_side(split, SIDE_KEY, count, &first, &own);
 	for (uint32_t i = 0; err == 0 && smooth && i < arch->layers; i++)

@@ -25,7 +25,8 @@ struct forward_options {
 	uint32_t page_tokens; /* default 16 */
 	uint32_t page_count;  /* of the slab */
 	/* 0: one group of pages, of all layers. Else window layers have pages of their own, group 1, and
-	   so many of them; for models of which forward_windowed is true. */
+	   so many of them; for models of which forward_windowed is true. (If all have a window, the first
+	   is in group 0.) */
 	uint32_t window_pages;
 	uint32_t rows_max, sequences_max, samples_max; /* of one step */
 	uint32_t context;     /* at most the model's; 0: the model's */
@@ -43,7 +44,7 @@ struct forward_needs {
 	uint64_t window_page_bytes; /* of group 1; 0 if there is none */
 };
 
-/* Some of its layers have a window, and some have none. */
+/* Some of its layers can have pages of a window. */
 bool forward_windowed(const struct model *model);
 
 struct forward; /* one thread at a time */

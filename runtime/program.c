@@ -17,7 +17,7 @@ void program_flags(struct program_options *options, struct flag *flags)
 	*options = (struct program_options){.kv = KV_FP8, .isa = ISA_AUTO, .act = ACT_AUTO,
 					    .chunk = 512, .page_tokens = 16, .tensor_parallel = 1};
 	/* The words stand in the order of the enums. */
-	const struct flag table[PROGRAM_FLAGS] = {
+	const struct flag table[] = {
 		{"kv", FLAG_CHOICE, &options->kv, 0, 0, "fp8|int8|bf16|f32", "precision of K and V"},
 		{"device", FLAG_TEXT, &options->device, 0, 0, NULL, "cpu, cuda or cuda:N"},
 		{"isa", FLAG_CHOICE, &options->isa, 0, 0, "auto|scalar|avx2|avx512",
@@ -35,6 +35,7 @@ void program_flags(struct program_options *options, struct flag *flags)
 		 "ranks that the model is split over"},
 		{"help", FLAG_SWITCH, &options->help, 0, 0, NULL, "this list"},
 	};
+	_Static_assert(sizeof table == PROGRAM_FLAGS * sizeof *table, "callers have room for so many");
 	memcpy(flags, table, sizeof table);
 }
 

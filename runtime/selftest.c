@@ -427,15 +427,15 @@ static int test_run(uint64_t seed)
 	return test.tokens_wrong || test.sessions_lost || test.refused ? -ERR_INTEGRITY : 0;
 }
 
-static int usage(void)
+static int usage(FILE *to)
 {
-	fprintf(stderr, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
+	fprintf(to, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
 		"N faults (default 1000) on pages, tags, block tables and the disk tier, while sessions play known\n"
 		"turns; 0 when no wrong token left and no session was lost. Other options are the daemon's.\n");
-	return 2;
+	return to == stdout ? 0 : 2;
 }
 
-/* Ours are taken out; the rest is the daemon's. */
+/* Ours are taken out; the rest is the daemon's. 1: used wrongly; -1: help is asked for. */
 static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, int *count)
 {
 	*count = 0;
@@ -443,7 +443,7 @@ static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, in
 	for (int i = 1; i < argc; i++) {
 		const bool faults = strncmp(argv[i], "--faults", 8) == 0, s = strncmp(argv[i], "--seed", 6) == 0;
 		if (strcmp(argv[i], "--help") == 0)
-			return 1;
+			return -1;
 		if (!faults && !s) {
 			rest[(*count)++] = argv[i];
 			continue;
@@ -467,9 +467,10 @@ int selftest_main(int argc, char **argv)
 	uint64_t seed = 1;
 	int count;
 	test.faults = 1000;
-	if (!rest || arguments_read(argc, argv, &seed, rest, &count)) {
+	const int wrong = rest ? arguments_read(argc, argv, &seed, rest, &count) : 1;
+	if (wrong) {
 		free(rest);
-		return usage();
+		return usage(wrong < 0 ? stdout : stderr);
 	}
 	char **with = calloc((size_t)count + FIXED + 4, sizeof *with);
 	if (!with)

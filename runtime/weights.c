@@ -56,11 +56,17 @@ uint32_t weights_window(const struct arch *arch, uint32_t layer)
 	return local ? arch->window : 0;
 }
 
-void weights_group(struct weights *w)
+uint32_t weights_group_of(const struct arch *arch, uint32_t layer)
+{
+	const bool all = arch->window_period > arch->layers;
+	return weights_window(arch, layer) > 0 && !(all && layer == 0);
+}
+
+void weights_group(const struct arch *arch, struct weights *w)
 {
 	uint32_t count[2] = {0, 0};
 	for (uint32_t i = 0; i < w->layer_count; i++) {
-		w->layer[i].group = w->layer[i].window > 0;
+		w->layer[i].group = weights_group_of(arch, i);
 		w->layer[i].layer = count[w->layer[i].group]++;
 	}
 }

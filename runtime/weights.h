@@ -36,8 +36,11 @@ int weights_open(const struct model *model, const struct split *split, const str
 void weights_close(struct weights *weights);
 /* The layer's window; 0: it sees every position. */
 uint32_t weights_window(const struct arch *arch, uint32_t layer);
-/* Layers with a window have their pages in group 1, the others theirs in group 0; before, all are in 0. */
-void weights_group(struct weights *weights);
+/* Where the layer's pages are, if there are two groups: 1 for layers with a window, 0 for the others. Where
+   all have one the first keeps all its pages, in group 0, which is never empty. */
+uint32_t weights_group_of(const struct arch *arch, uint32_t layer);
+/* Makes it so; before, all are in 0. */
+void weights_group(const struct arch *arch, struct weights *weights);
 /* One more vector of a layer that is not in the file: INT8's smoothing, bf16. */
 int weights_smooth(struct weights *weights, uint32_t layer, const uint16_t *values, uint32_t count);
 

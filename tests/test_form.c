@@ -133,6 +133,7 @@ static void refuses_tools(void)
 			{"{\"name\":\"a\\\"b\"}", -ERR_BAD_ARG},
 			{"{\"name\":\"x\",\"parameters\":[]}", -ERR_BAD_ARG},
 			{"{\"name\":\"x\",\"parameters\":{\"type\":\"array\"}}", -ERR_UNSUPPORTED},
+			{"{\"name\":\"x\",\"parameters\":{\"enum\":[1]}}", -ERR_UNSUPPORTED},
 			{"{\"name\":\"x\",\"parameters\":{\"properties\":[]}}", -ERR_BAD_ARG},
 			{"{\"name\":\"x\",\"parameters\":{\"required\":\"p\"}}", -ERR_BAD_ARG},
 			{"{\"name\":\"x\",\"parameters\":{\"required\":[1]}}", -ERR_BAD_ARG},
@@ -159,10 +160,14 @@ static void refuses_tools(void)
 			printf("# %s: %s\n", bad[i].tool, err_name(code));
 		EXPECT(f == NULL);
 	}
-	const struct tool two[2] = {{{none_tool, sizeof none_tool - 1}},
-				    {{"{\"name\":\"list\",\"parameters\":{\"properties\":{\"p\":{\"type\":"
-				      "\"string\"}}}}", 70}}};
-	EXPECT_EQ(form_open(index_, template, two, 2, 64, &f, NULL), -ERR_BAD_ARG);
+	static const char again[] = "{\"name\":\"list\",\"parameters\":{\"properties\":{\"p\":{\"type\":"
+				    "\"string\"}}}}";
+	const struct tool two[2] = {{{none_tool, sizeof none_tool - 1}}, {{again, sizeof again - 1}}};
+	const char *reason = "";
+	EXPECT_EQ(form_open(index_, template, two, 2, 64, &f, &reason), -ERR_BAD_ARG);
+	EXPECT(strcmp(reason, "two tools have one name") == 0);
+	EXPECT_EQ(form_open_regex(index_, (struct text){"\xff", 1}, &f, &reason), -ERR_BAD_ARG);
+	EXPECT(f == NULL && strcmp(reason, "a pattern is not UTF-8") == 0);
 	EXPECT_EQ(form_open(index_, template, two, 0, 64, &f, NULL), -ERR_BAD_ARG);
 	EXPECT_EQ(form_open(index_, template, two, FORM_TOOLS_MAX + 1, 64, &f, NULL), -ERR_TOO_BIG);
 }

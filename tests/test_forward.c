@@ -126,6 +126,7 @@ static int session(const struct setup *s, struct run *run, uint32_t *tokens, str
 	static const uint32_t turns[] = {0, 3, 1, 2}; /* fourths of given and sampled tokens */
 	const uint32_t vocab = s->model->arch.vocab;
 	const struct run_sequence sequence = sequence_at(0);
+	CHECK(s->length >= 8); /* something is given first */
 	for (uint32_t i = 0; i < LENGTH_MAX; i++)
 		tokens[i] = 3 + (i * i * 31 + i * 7 + 5) % (vocab - 3);
 	uint32_t at = 0;
@@ -285,13 +286,13 @@ static void real_all(void)
 }
 
 /* The others, where they are there; with sanitizers the one above will do. HOLDFAST_HEART=1: on every
-   path, and on the best one a history over more than one partition. */
+   path, and on the best one a history over more than one partition, in every precision of K and V. */
 static void real_others(void)
 {
 	static const char *const names[] = {"qwen2.5-coder-0.5b", "gemma3-270m"};
 	const char *const dir = getenv("HOLDFAST_MODELS");
 	static const uint32_t lengths[] = {[ISA_SCALAR] = 0, [ISA_AVX2] = 24, [ISA_AVX512] = 24};
-	static const uint32_t all[] = {[ISA_SCALAR] = 5, [ISA_AVX2] = 64, [ISA_AVX512] = 64};
+	static const uint32_t all[] = {[ISA_SCALAR] = 16, [ISA_AVX2] = 64, [ISA_AVX512] = 64};
 	const bool whole = getenv("HOLDFAST_HEART") != NULL;
 	unsigned found = 0;
 	if (sanitized)
@@ -309,8 +310,9 @@ static void real_others(void)
 		for (int isa = ISA_SCALAR; isa <= ISA_AVX512; isa++) {
 			const bool best = isa == (int)ops_isa_best();
 			const uint32_t length = best ? (whole ? 270 : 64) : whole ? all[isa] : lengths[isa];
-			if (ops_isa_runs((enum isa)isa) && length > 0)
-				heart(&(struct setup){.model = model, .isa = (enum isa)isa, .kv = KV_FP8,
+			const int kv_last = best && whole ? KV_F32 : KV_FP8;
+			for (int kv = KV_FP8; ops_isa_runs((enum isa)isa) && length > 0 && kv <= kv_last; kv++)
+				heart(&(struct setup){.model = model, .isa = (enum isa)isa, .kv = (enum kv_kind)kv,
 						      .length = length, .brief = true, .one = true});
 		}
 		model_close(&model);

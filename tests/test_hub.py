@@ -316,6 +316,7 @@ def check_headers(hub):
         ("offsets that run backwards", entry(first, data_offsets=[end, 0]), "cut off"),
         ("negative offsets", entry(first, data_offsets=[-end, 0]), "not two numbers"),
         ("three offsets", entry(first, data_offsets=[0, end, end]), "not two numbers"),
+        ("one offset", entry(first, data_offsets=[0]), "not two numbers"),
         ("no offsets", drop(first), "no data_offsets"),
         ("two tensors in one place", move, "overlaps"),
         ("data that no tensor has", gap, "bytes of data"),
@@ -403,12 +404,29 @@ def check_config(hub):
         else:
             refused(hub, f"config.json: {field} {value}"[:60], word)
     hub.config = old
+    hub.write()
+    hub.put("config.json", [1])
+    refused(hub, "config.json that is a list", "config.json: it is no object")
+    refused(hub, "a folder that is not there", "there is no such", path=hub.path + "-none/")
     for name in ("config.json", "tokenizer.json"):
         hub.write()
         hub.put(name, b"nonsense")
         refused(hub, f"{name} that is no JSON", name, "no JSON")
         os.unlink(os.path.join(hub.path, name))
         refused(hub, f"no {name}", name, "no such file")
+
+
+def check_gemma(hub):
+    """What only its config.json says."""
+    for field, value, word in (("sliding_window_pattern", 0, "sliding_window_pattern is not"), ("sliding_window_pattern", "3", "sliding_window_pattern is not"),
+                               ("layer_types", ["full_attention"] * 3, "layer 1 is not sliding_attention"),
+                               ("query_pre_attn_scalar", 0, "query_pre_attn_scalar"), ("query_pre_attn_scalar", "x", "query_pre_attn_scalar")):
+        hub.write()
+        hub.put("config.json", dict(hub.config, **{field: value}))
+        refused(hub, f"config.json: {field} {value}"[:60], word)
+    hub.write()
+    hub.put("chat_template.jinja", b"x" * (1 << 20))
+    refused(hub, "a template of 1 MiB", "chat_template.jinja", "bytes or more")
 
 
 def check_tokenizer(hub):
@@ -428,6 +446,8 @@ def check_tokenizer(hub):
             ("an unknown pre-tokenizer", change(pre_tokenizer={"type": "Whitespace"}), "pre_tokenizer"),
             ("an unknown pattern", change(pre_tokenizer={"type": "Split", "pattern": {"Regex": "."}}), "pre_tokenizer"),
             ("a vocab that is a list", change(model_vocab=[]), "no vocab"),
+            ("a vocab of nothing", dict(change(model_vocab={}), added_tokens=[]), "the vocab is empty"),
+            ("more merges than are taken", change(model_merges=["a b"] * ((1 << 21) + 1)), "are taken"),
             ("an id below 0", change(model_vocab=dict(vocab, a=-1)), "id is not"),
             ("an id beyond the limit", change(model_vocab=dict(vocab, a=1 << 20)), "id is not"),
             ("one id for two tokens", change(model_vocab=dict(vocab, **{"aaa": vocab["a"]})), "twice"),
@@ -506,6 +526,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for family in ("llama", "llama3", "mistral", "qwen3", "gemma3", "qwen2"):
             hub, path = check_family(folder, family)
+            if family == "gemma3":
+                check_gemma(hub)
         hub.write()
         text = "the bath of 12 things\n<|im_start|>user \u00e9\u4e2d".encode()
         report(tokenize(path, text) == tokenize(hub.path, text), "the same tokens")

@@ -10,7 +10,9 @@ from ar1 import BUILD, Daemon, Tap, Wire
 from daemon_rig import FOLDER, balanced, left_clean, same, words
 
 GEMMA = os.path.join(FOLDER, "gemma.gguf")
-subprocess.run([f"{BUILD}/tests/make_tiny", GEMMA, "7", "gemma3"], check=True)
+MISTRAL = os.path.join(FOLDER, "mistral.gguf")
+for path, family in ((GEMMA, "gemma3"), (MISTRAL, "mistral")):
+    subprocess.run([f"{BUILD}/tests/make_tiny", path, "7", family], check=True)
 REAL = os.path.join(os.environ.get("HOLDFAST_MODELS", ""), "gemma3-270m.gguf")
 # A window of 40: 40 + 16 tokens stay, in at most 5 pages; two layers of three have it.
 OPTIONS = ["--template", "smollm2", "--chunk", "64", "--batch-rows", "96", "--strikes", "0", "--audit-commit-ms", "1",
@@ -59,6 +61,9 @@ def plans(wire):
     # A context that is named shorter wants more of the pages for windows.
     short = plan(GEMMA, "--kv-memory", "4M", "--kv-context", "64")
     assert short["window_pages"] > two["window_pages"] and short["pages"] < two["pages"], (short, two)
+    # Where all layers have a window the first keeps all its pages.
+    alike = plan(MISTRAL, "--kv-memory", "4M")
+    assert alike["window_tokens"] == 40 and alike["window_page_bytes"] == 2 * alike["page_bytes"], alike
     # A context no longer than what stays anyway has one group.
     assert plan(GEMMA, "--kv-memory", "4M", "--context", "96")["window_pages"] == 0
 

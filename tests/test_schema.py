@@ -286,6 +286,28 @@ REFUSED = [
     (json.dumps({"anyOf": [{"type": "integer"}] * 200}), "too many branches"),
     (json.dumps({"enum": ["x" * 1000 + str(i) for i in range(200)]}), "" ), # large and fine
     ("{\"type\": \"object\", \"properties\": {\"a\": {\"type\": \"string\"}, \"a\": {}}}", "described twice"),
+    (json.dumps({"$ref": "#/" + "a" * 5000}), "$ref is too long"),
+    (json.dumps({"d": [{}] * 1100, "prefixItems": [{"prefixItems": [{"$ref": f"#/d/{i + k}"} for i in range(100)]} for k in range(0, 1100, 100)]},
+                separators=(",", ":")), "too many references"),
+    (json.dumps({"properties": {f"p{i}": I for i in range(1025)}}), "too many properties"),
+    (json.dumps({"allOf": [{"type": "object", "propertyNames": {"minLength": 1}}] * 2}), "names of one object"),
+    (json.dumps({"patternProperties": {f"^p{i}$": I for i in range(200)}}), "patternProperties has too many"),
+    (json.dumps({"type": "integer", "allOf": [{"minimum": i} for i in range(9)]}), "too many schemas"),
+    (json.dumps({"items": [I], "prefixItems": [I]}), "beside prefixItems"), (json.dumps({"prefixItems": {}}), "prefixItems is no list"),
+    (json.dumps({"type": "array", "prefixItems": [I] * 200}), "prefixItems has too many"),
+    (json.dumps({"const": "x" * (256 << 10)}), "the schema is too long"),
+    (json.dumps({"enum": list(range(10)) * 6600}), "the form has too many parts"),
+    (json.dumps({"properties": {f"p{i}": {"type": "string", "pattern": f"^(a|b)*a(a|b){{11}}{i}$"} for i in range(400)}}), "too many steps"),
+]
+# Regular expressions that are none, or no regular ones.
+REGEXES_REFUSED = [
+    ("\\xg0", "escape is not whole"), ("\\x1", "escape is not whole"), ("\\u{1100000000}", "escape is not whole"), ("\\u{}", "escape is not whole"),
+    ("\\ud800\\u0041", "half a surrogate"), ("\\udc00", "half a surrogate"), ("\\u{110000}", "half a surrogate"), ("\\q", "unknown escape"),
+    ("(?<name", "group has no name"), ("^*", "repeats nothing"), ("a$+", "repeats nothing"), ("+", "repeats nothing"), ("a**", "repeats nothing"),
+    ("(?!a)", "looks ahead"), ("(?<=a)b", "looks ahead"), ("(?i)a", "looks ahead"), ("(a", "not closed"), ("a)", "not opened"), ("[", "not closed"),
+    ("a{2,1}", "repetition"), ("[b-a]", "wrong way"), ("\\1", "looks back"), ("\\p{L}", "property of"), ("\\B", "word's edge"), ("\\", "backslash"),
+    ("a" * 16385, "too long"), ("(?:" * 100, "too deep"), ("a{99999}", "too often"), ("[" + "ac" * 8190 + "]" , ""), ("(?:[a-z]{100}){1000}", "too many parts"),
+    ("((a+)+)+b" * 40, ""), ("(a|b)*a(a|b){18}", "too"), ("(.*a){40}", ""), ("(x+x+)+y", ""),
 ]
 REGEXES = [
     ("a+b?", ["a", "aaab"], ["", "b", "abb"]), ("[0-9]{3}-[0-9]{4}", ["555-1234"], ["5551234", "555-12345"]),
@@ -372,6 +394,15 @@ def main(argv):
         if (got["code"] == "ok") != (reason == "") or reason not in got.get("reason", ""):
             wrong.append(f"{text[:200]}: {got}")
     tap.line(f"{len(REFUSED)} schemas at the limits, each refused with its reason", wrong)
+    wrong = []
+    for text, reason in REGEXES_REFUSED:
+        got = walker.ask(kind="regex", text=text)
+        if (got["code"] == "ok") != (reason == "") or reason not in got.get("reason", ""):
+            wrong.append(f"{text[:200]}: {got}")
+    tap.line(f"{len(REGEXES_REFUSED)} expressions at the limits, each refused with its reason", wrong)
+    wrong = [str(choices) for choices, reason in (([], "nothing to choose"), ([""], "empty"), (["a", ""], "empty"))
+             if reason not in walker.ask(kind="choices", text=choices).get("reason", "")]
+    tap.line("choices that are none", wrong)
     wrong = []
     for expression, good, bad in REGEXES:
         plain = pattern(expression.replace("[^]", "(?:.|\n)").replace("\\u{1f642}", "\\U0001f642"))
