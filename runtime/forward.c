@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/calibrate.h"
@@ -32,6 +33,7 @@ struct forward {
 	struct ranks *ranks; /* NULL: one */
 	struct split split;
 	uint64_t weights_bytes; /* of all ranks */
+	struct step_clock *clock; /* NULL: none */
 };
 
 void forward_options_default(struct forward_options *options)
@@ -470,6 +472,45 @@ void forward_plan_hash(const struct forward *forward, uint8_t out[16])
 	memcpy(out, forward->plan_hash, sizeof forward->plan_hash);
 }
 
+void forward_clock(struct forward *forward, struct step_clock *clock)
+{
+	forward->clock = clock;
+}
+
+static uint64_t clock_now(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (uint64_t)t.tv_sec * 1000000000 + (uint64_t)t.tv_nsec;
+}
+
+/* The time since the part before goes to this one. Returns what the part returned. */
+static int part_done(struct step_clock *clock, enum step_part part, int code)
+{
+	if (clock) {
+		const uint64_t now = clock_now();
+		clock->ns[part] += now - clock->last;
+		clock->last = now;
+	}
+	return code;
+}
+
+static int step_layers(struct forward *forward, struct step_clock *clock)
+{
+	const struct ops *ops = forward->ops;
+	struct device *device = forward->device;
+	for (uint32_t i = 0; i < forward->weights.layer_count; i++) {
+		const struct ops_layer *layer = &forward->weights.layer[i];
+		TRY(part_done(clock, STEP_QKV, ops->qkv(device, layer)));
+		TRY(part_done(clock, STEP_ROPE, ops->rope_write(device, layer)));
+		TRY(part_done(clock, STEP_ATTEND, ops->attend(device, layer)));
+		TRY(part_done(clock, STEP_OUTPUT, ops->output(device, layer)));
+		TRY(part_done(clock, STEP_GATE_UP, ops->gate_up(device, layer)));
+		TRY(part_done(clock, STEP_DOWN, ops->down(device, layer)));
+	}
+	return 0;
+}
+
 static int step_run(struct forward *forward, const struct ops_batch *block,
 		    struct ops_sampled *sampled, struct ops_fault *faults)
 {
@@ -477,21 +518,18 @@ static int step_run(struct forward *forward, const struct ops_batch *block,
 	struct device *device = forward->device;
 	const struct weights *w = &forward->weights;
 	const struct arch *arch = &forward->model->arch;
-	TRY(ops->batch(device, block));
-	TRY(forward->integrity == INTEGRITY_OFF ? ops->tag_skip(device) : ops->tag_check(device));
-	TRY(ops->embed(device, w->embedding, arch->embedding_scale));
-	for (uint32_t i = 0; i < w->layer_count; i++) {
-		const struct ops_layer *layer = &w->layer[i];
-		TRY(ops->qkv(device, layer));
-		TRY(ops->rope_write(device, layer));
-		TRY(ops->attend(device, layer));
-		TRY(ops->output(device, layer));
-		TRY(ops->gate_up(device, layer));
-		TRY(ops->down(device, layer));
-	}
+	struct step_clock *const clock = forward->clock;
+	if (clock)
+		clock->last = clock_now();
+	TRY(part_done(clock, STEP_BATCH, ops->batch(device, block)));
+	TRY(part_done(clock, STEP_TAGS, forward->integrity == INTEGRITY_OFF ? ops->tag_skip(device)
+									  : ops->tag_check(device)));
+	TRY(part_done(clock, STEP_EMBED, ops->embed(device, w->embedding, arch->embedding_scale)));
+	TRY(step_layers(forward, clock));
 	if (block->sample_count > 0) {
-		TRY(ops->head(device, w->norm, arch->epsilon, w->head, arch->head_softcap));
-		TRY(ops->sample(device));
+		TRY(part_done(clock, STEP_HEAD,
+			      ops->head(device, w->norm, arch->epsilon, w->head, arch->head_softcap)));
+		TRY(part_done(clock, STEP_SAMPLE, ops->sample(device)));
 	}
 	return ops->wait(device, sampled, faults);
 }

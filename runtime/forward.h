@@ -89,6 +89,19 @@ int forward_rank_main(const struct model *model, const struct forward_options *o
 /* The rank that is gone, or -1; `look` asks the system. Any thread. */
 int forward_rank_gone(struct forward *forward, bool look);
 
+/* What a step is made of, in its order, and nanoseconds of each. */
+enum step_part {
+	STEP_BATCH, STEP_TAGS, STEP_EMBED, STEP_QKV, STEP_ROPE, STEP_ATTEND, STEP_OUTPUT, STEP_GATE_UP,
+	STEP_DOWN, STEP_HEAD, STEP_SAMPLE, STEP_PARTS
+};
+struct step_clock {
+	uint64_t ns[STEP_PARTS];
+	uint64_t last;
+};
+/* Steps from now on add to *clock, which is borrowed; NULL: none does. Of a device that works later than
+   it is told the times are those of the telling. */
+void forward_clock(struct forward *forward, struct step_clock *clock);
+
 /* Computes one block: tag check, embedding, layers, head on the sampled rows, sampling. sampled has
    sample_count entries, faults sequence_count; either may be NULL. */
 int forward_step(struct forward *forward, const struct ops_batch *block,

@@ -38,6 +38,8 @@ struct bench {
 	uint32_t sequence_pages;
 	uint32_t tokens[BENCH_PREFILL];
 	double figure[BENCH_FIGURES + 1];
+	struct step_clock clock;                 /* of the slice at work */
+	double part_ns[BENCH_FIGURES + 1][STEP_PARTS]; /* of one step of the best slice */
 };
 
 struct figure {
@@ -109,12 +111,16 @@ static int bench_figure(struct bench *b, uint32_t index)
 	const uint64_t end = program_now_ns() + (uint64_t)b->seconds * 1000000000;
 	uint64_t best = UINT64_MAX; /* of one step */
 	uint32_t steps = 1;
+	forward_clock(b->run.forward, b->roofline ? &b->clock : NULL);
 	for (;;) {
+		b->clock = (struct step_clock){0};
 		const uint64_t start = program_now_ns();
 		for (uint32_t i = 0; i < steps; i++)
 			TRY(f->batch ? bench_decode(b, f->batch, f->context + i)
 				     : bench_prefill(b, f->context));
 		const uint64_t now = program_now_ns(), each = (now - start) / steps;
+		for (int k = 0; k < STEP_PARTS && each < best; k++)
+			b->part_ns[index][k] = (double)b->clock.ns[k] / steps;
 		if (each < best)
 			best = each;
 		if (now >= end)
@@ -149,20 +155,65 @@ static int bench_run(struct bench *b)
 	return 0;
 }
 
-/* The least seconds that a figure's step can take: its bytes (weights once, K and V of each context)
-   and its multiply-adds (weights times rows, and attention: each position's K and V with every head). */
-static void bench_bound(const struct bench *b, const struct figure *f, double *bytes_s, double *macs_s)
+/* What a part of a figure's step reads and multiplies: weights once and times its rows; or, of attention, K
+   and V of each context, with every head. 0 and 0 for the parts that do neither. */
+static void bench_part(const struct bench *b, const struct figure *f, int part, double *bytes, double *macs)
 {
 	const struct arch *a = &b->model->arch;
 	const double rows = f->batch ? f->batch : BENCH_PREFILL;
 	/* A prompt's rows see half of it on average; its K and V are read once. Windows are not counted. */
 	const double seen = f->batch ? f->context : f->context + BENCH_PREFILL / 2.0;
 	const double read = f->batch ? f->batch * f->context : f->context + BENCH_PREFILL;
-	const double attention = 2.0 * a->layers * a->heads * a->head * rows * seen;
-	const double weights = (double)b->work.layer_macs * rows +
-			       (double)b->work.head_macs * (f->batch ? f->batch : 1);
-	*bytes_s = ((double)b->work.bytes + read * (double)b->kv_bytes) / b->machine.bytes_per_s;
-	*macs_s = (weights + attention) / b->machine.macs_per_s;
+	*bytes = (double)b->work.part[part].bytes;
+	*macs = (double)b->work.part[part].macs * (part == STEP_HEAD && !f->batch ? 1 : rows);
+	if (part == STEP_ATTEND) {
+		*bytes = read * (double)b->kv_bytes;
+		*macs = 2.0 * a->layers * a->heads * a->head * rows * seen;
+	}
+}
+
+/* The least seconds that a figure's step can take, by its bytes and by its multiply-adds. */
+static void bench_bound(const struct bench *b, const struct figure *f, double *bytes_s, double *macs_s)
+{
+	*bytes_s = *macs_s = 0;
+	for (int k = 0; k < STEP_PARTS; k++) {
+		double bytes, macs;
+		bench_part(b, f, k, &bytes, &macs);
+		*bytes_s += bytes / b->machine.bytes_per_s;
+		*macs_s += macs / b->machine.macs_per_s;
+	}
+}
+
+static const char *const part_names[STEP_PARTS] = {
+	"batch", "tags", "embed", "qkv", "rope_write", "attend", "output", "gate_up", "down", "head", "sample"
+};
+
+/* A figure's step, part by part: what it takes, and what is left of it at the nearer of its two bounds. */
+static void bench_print_parts(const struct bench *b, uint32_t index)
+{
+	double total = 0;
+	for (int k = 0; k < STEP_PARTS; k++)
+		total += b->part_ns[index][k];
+	printf(b->json ? "\"parts\":{" : "%s, a step\n  %-10s %10s %7s %8s %9s %6s %8s\n", figures[index].name,
+	       "part", "us", "share", "GB/s", "G macs/s", "bound", "reached");
+	for (int k = 0; k < STEP_PARTS; k++) {
+		const double ns = b->part_ns[index][k];
+		double bytes, macs;
+		bench_part(b, &figures[index], k, &bytes, &macs);
+		const double by_bytes = bytes / b->machine.bytes_per_s, by_macs = macs / b->machine.macs_per_s;
+		const double least = 1e9 * (by_bytes > by_macs ? by_bytes : by_macs);
+		if (b->json)
+			printf("%s\"%s\":{\"us\":%.4g,\"bound_us\":%.4g}", k ? "," : "", part_names[k], ns * 1e-3,
+			       least * 1e-3);
+		else if (least > 0 && ns > 0)
+			printf("  %-10s %10.1f %6.1f%% %8.1f %9.1f %6s %7.1f%%\n", part_names[k], ns * 1e-3,
+			       100 * ns / total, bytes / ns, macs / ns, by_bytes > by_macs ? "bytes" : "sums",
+			       100 * least / ns);
+		else
+			printf("  %-10s %10.1f %6.1f%%\n", part_names[k], ns * 1e-3, 100 * ns / total);
+	}
+	if (b->json)
+		printf("}");
 }
 
 /* One line a figure: what bounds it, and how near to the bound it is. */
@@ -184,13 +235,20 @@ static void bench_print_roofline(const struct bench *b)
 		const double rows = figures[i].batch ? figures[i].batch : BENCH_PREFILL;
 		const double least = bytes_s > macs_s ? bytes_s : macs_s, share = b->figure[i] * least / rows;
 		if (b->json)
-			printf("%s\"%s\":{\"bytes\":%.6g,\"macs\":%.6g,\"reached\":%.4g}", any ? "," : "",
+			printf("%s\"%s\":{\"bytes\":%.6g,\"macs\":%.6g,\"reached\":%.4g,", any ? "," : "",
 			       figures[i].name, rows / bytes_s, rows / macs_s, share);
 		else
 			printf("%-18s %12.1f %12.1f %7.1f%%\n", figures[i].name, rows / bytes_s, rows / macs_s,
 			       100 * share);
+		if (b->json) {
+			bench_print_parts(b, i);
+			printf("}");
+		}
 		any = true;
 	}
+	for (uint32_t i = 0; i < BENCH_FIGURES && !b->json; i++)
+		if (b->figure[i] > 0)
+			bench_print_parts(b, i);
 	if (b->json)
 		printf("},");
 }

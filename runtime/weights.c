@@ -227,6 +227,18 @@ uint64_t weights_bytes(const struct model *model, const struct split *split, con
 	return bytes;
 }
 
+/* The part of a step that multiplies with a layer's tensor. */
+static enum step_part part_of(const struct wanted *wanted)
+{
+	switch (wanted->at) {
+	case offsetof(struct ops_layer, output): return STEP_OUTPUT;
+	case offsetof(struct ops_layer, gate):
+	case offsetof(struct ops_layer, up): return STEP_GATE_UP;
+	case offsetof(struct ops_layer, down): return STEP_DOWN;
+	default: return STEP_QKV;
+	}
+}
+
 void weights_work(const struct model *model, const struct ops *ops, const struct device_plan *plan,
 		  struct weights_work *out)
 {
@@ -239,10 +251,17 @@ void weights_work(const struct model *model, const struct ops *ops, const struct
 		if (!wanted.used || !tensor || wanted.use == WEIGHT_LOOKUP)
 			continue;
 		/* What a token that was sampled reads: not the copy for given ones. */
-		out->bytes += ops->weight_needs(plan, tensor->type,
-						wanted.use == WEIGHT_PHASED ? WEIGHT_MATMUL : wanted.use,
-						tensor->rows, tensor->columns);
+		const uint64_t bytes =
+			ops->weight_needs(plan, tensor->type,
+					  wanted.use == WEIGHT_PHASED ? WEIGHT_MATMUL : wanted.use,
+					  tensor->rows, tensor->columns);
+		const enum step_part part = i < WANTED_LAYERS ? STEP_HEAD : part_of(&wanted);
+		out->bytes += bytes;
 		const uint64_t macs = (uint64_t)tensor->rows * tensor->columns;
+		if (wanted.use != WEIGHT_VECTOR) {
+			out->part[part].bytes += bytes;
+			out->part[part].macs += macs;
+		}
 		/* The head, or the embedding that is tied to it. */
 		if (i < WANTED_LAYERS && (wanted.use == WEIGHT_MATMUL || wanted.use == WEIGHT_BOTH))
 			out->head_macs += macs;

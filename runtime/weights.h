@@ -8,6 +8,7 @@
 #include <stdint.h>
 
 #include "kernels/ops.h"
+#include "runtime/forward.h"
 #include "runtime/model.h"
 #include "runtime/split.h"
 
@@ -49,9 +50,11 @@ uint64_t weights_bytes(const struct model *model, const struct split *split, con
 		       const struct device_plan *plan);
 
 /* What a step reads of the packed weights, whatever its rows (all but what is looked up by row), and
-   the multiply-adds of one row through all layers and of one through the head. Attention is not in it. */
+   the multiply-adds of one row through all layers and of one through the head. Attention is not in it.
+   part: the same of the matmuls of each part of a step (enum step_part). */
 struct weights_work {
 	uint64_t bytes, layer_macs, head_macs;
+	struct { uint64_t bytes, macs; } part[STEP_PARTS];
 };
 void weights_work(const struct model *model, const struct ops *ops, const struct device_plan *plan,
 		  struct weights_work *out);

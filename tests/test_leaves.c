@@ -392,6 +392,30 @@ static void encoders(void)
 					    (int)token & 1);
 }
 
+/* By request (HOLDFAST_FP8_ALL), every float that a page holds unscaled: 448 beside them makes the scale 1. */
+static void encoders_all(void)
+{
+	enum { HEAD = 96 };
+	uint8_t page[HEAD * 16], scales[16];
+	float x[HEAD] = {448};
+	uint64_t wrong = 0;
+	if (!getenv("HOLDFAST_FP8_ALL"))
+		TAP_SKIP("takes minutes: HOLDFAST_FP8_ALL=1");
+	for (int isa = ISA_AVX2; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
+		for (uint32_t sign = 0; sign < 2; sign++)
+			for (uint32_t u = 0; u <= 0x43e00000u; u += HEAD - 1) {
+				for (uint32_t i = 1; i < HEAD; i++) {
+					const uint32_t at = u + i - 1 < 0x43e00000u ? u + i - 1 : 0x43e00000u;
+					x[i] = float_from_bits(at | sign << 31);
+				}
+				leaves[isa].encode_k(KV_FP8, x, HEAD, 3, 16, page, scales);
+				wrong += scales[3] != 128;
+				for (uint32_t i = 0; i < HEAD; i++)
+					wrong += page[page_k_at(3, i, HEAD)] != fp8_encode(x[i]);
+			}
+	EXPECT(wrong == 0);
+}
+
 /* Attention of one partition from the page's bytes, in double. */
 static void attend_expected(const struct attend_job *j, uint32_t i, uint32_t h,
 			    const float *k, const float *v, double *m, double *l, double *o)
@@ -606,6 +630,25 @@ static void matmuls_plain(void)
 	matmuls();
 }
 
+/* What CPUs with AVX-512 have beside it, from Skylake-X's nothing on. */
+static void matmuls_subsets(void)
+{
+	static const unsigned have[] = {0, FAST_VBMI, FAST_VNNI, FAST_VNNI | FAST_VBMI};
+	if (!ops_isa_runs(ISA_AVX512))
+		TAP_SKIP("no AVX-512 here");
+	for (size_t i = 0; i < sizeof have / sizeof have[0]; i++) {
+		if (have[i] & ~fast_have_avx512()) {
+			printf("# the CPU lacks some of %#x\n", have[i]);
+			continue;
+		}
+		leaf_init_ref(&leaves[ISA_AVX512]);
+		fast_init_avx512(&leaves[ISA_AVX512], have[i]);
+		matmuls();
+		attend_case(KV_FP8, 64, 3, 16, 201, 1, 0);
+		attend_case(KV_INT8, 64, 3, 16, 201, 16, 0);
+	}
+}
+
 int main(void)
 {
 	leaves_make();
@@ -616,8 +659,10 @@ int main(void)
 	TAP_RUN(gates, "gates");
 	TAP_RUN(maxima_and_sums, "maxima, sums of exp, additions");
 	TAP_RUN(encoders, "K and V into pages, bit for bit");
+	TAP_RUN(encoders_all, "every float that needs no scale, into a page");
 	TAP_RUN(attention, "attention within a partition; a row alone as among others, bit for bit");
 	TAP_RUN(attention_heads, "attention of 1 to 9 heads");
 	TAP_RUN(matmuls_plain, "matmuls of AVX2 without AVX-VNNI, bit for bit");
+	TAP_RUN(matmuls_subsets, "AVX-512 without VNNI, without VBMI, without AMX, bit for bit");
 	return tap_done();
 }

@@ -378,6 +378,30 @@ static void exact_plan(void)
 	}
 }
 
+/* More threads than cores, and than items; HOLDFAST_THREADS_ALL: every count up to 64. */
+static void many_threads(void)
+{
+	enum { COUNT = 90, LAST = 3, MOST = 64 };
+	const int all = getenv("HOLDFAST_THREADS_ALL") != NULL;
+	const struct fixture_options o = {.matmul_type = TYPE_Q4_1, .embedding_type = TYPE_Q8_0,
+					  .rope = ROPE_HALVES};
+	struct device_plan p = narrow_plan();
+	float want[LAST * 40], got[LAST * 40];
+	p.isa = ISA_AUTO;
+	p.act = ACT_I8_BLOCK;
+	p.group[0].page_count = 128;
+	text_make(6, p.vocab);
+	for (uint32_t threads = 1; threads <= MOST; threads += all || threads < 4 ? 1 : threads - 1) {
+		const struct route r = {threads, 40, 1, 1, 0};
+		route_run(p, &o, &r, COUNT, LAST, threads == 1 ? want : got);
+		if (threads > 1 && !EXPECT(memcmp(want, got, sizeof want) == 0))
+			printf("# %u threads\n", threads);
+	}
+	const struct route r = {MOST, 40, 1, 1, 0};
+	route_run(p, &o, &r, COUNT, LAST, got);
+	EXPECT(memcmp(want, got, sizeof want) == 0);
+}
+
 int main(void)
 {
 	TAP_RUN(shapes, "shapes, norms, biases, windows, caps and both kinds of RoPE");
@@ -386,6 +410,7 @@ int main(void)
 	TAP_RUN(odd_columns, "float weights whose columns are no multiple of 32");
 	TAP_RUN(kv_kinds, "every kind of KV");
 	TAP_RUN(same_bits, "threads, chunks, neighbours and garbage change no bit");
+	TAP_RUN(many_threads, "1 to 64 threads, the same bits");
 	TAP_RUN(faults_stay_alone, "a wrong tag stops one sequence and no other");
 	TAP_RUN(exact_plan, "an exact plan gives the same bits on every instruction set");
 	return tap_done();

@@ -318,6 +318,30 @@ static void fp8_encodes(void)
 	EXPECT(fp8_encode(0.0009765625f) == 0 && fp8_encode(0.00097656256f) == 1);
 }
 
+/* Every float there is, by request (HOLDFAST_FP8_ALL; half a minute): as magnitudes grow the nearest code
+   moves on at each midpoint, which a float holds exactly. */
+static void fp8_encodes_all(void)
+{
+	if (!getenv("HOLDFAST_FP8_ALL"))
+		TAP_SKIP("takes half a minute: HOLDFAST_FP8_ALL=1");
+	uint64_t wrong = 0;
+	int want = 0;
+	for (uint32_t u = 0; u < 0x80000000u; u++) {
+		const float x = float_from_bits(u);
+		if (u > 0x7f800000)
+			want = 0x7f;
+		while (want < 0x7e) {
+			const double middle = (e4m3(want) + e4m3(want + 1)) / 2;
+			if (x < middle || (x == middle && want % 2 == 0))
+				break;
+			want++;
+		}
+		wrong += fp8_encode(x) != want;
+		wrong += fp8_encode(float_from_bits(u | 0x80000000u)) != (want | 0x80);
+	}
+	EXPECT(wrong == 0);
+}
+
 static void half_formats(void)
 {
 	int wrong = 0;
@@ -354,6 +378,7 @@ int main(void)
 	TAP_RUN(rows_back, "rows come back from every pack");
 	TAP_RUN(fp8_decodes, "all 256 codes of e4m3");
 	TAP_RUN(fp8_encodes, "every bf16 to the nearest e4m3");
+	TAP_RUN(fp8_encodes_all, "every float to the nearest e4m3");
 	TAP_RUN(half_formats, "f16 and bf16");
 	return tap_done();
 }

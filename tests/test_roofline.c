@@ -51,6 +51,12 @@ static void work(void)
 	weights_work(model, forward_ops(forward), forward_plan(forward), &w);
 	EXPECT_EQ(w.layer_macs, TINY_LAYERS * layer);
 	EXPECT_EQ(w.head_macs, (uint64_t)TINY_VOCAB * TINY_WIDTH);
+	EXPECT_EQ(w.part[STEP_QKV].macs, TINY_LAYERS * (q + 2 * k));
+	EXPECT_EQ(w.part[STEP_OUTPUT].macs, TINY_LAYERS * q);
+	EXPECT_EQ(w.part[STEP_GATE_UP].macs, 2 * TINY_LAYERS * TINY_WIDTH * TINY_FF);
+	EXPECT_EQ(w.part[STEP_DOWN].macs, TINY_LAYERS * TINY_WIDTH * TINY_FF);
+	EXPECT_EQ(w.part[STEP_HEAD].macs, w.head_macs);
+	EXPECT_EQ(w.part[STEP_ATTEND].macs + w.part[STEP_ATTEND].bytes, 0);
 	/* The embedding is the head here, so nothing is only looked up. */
 	EXPECT_EQ(w.bytes, forward_weights_bytes(forward));
 	forward_close(&forward);

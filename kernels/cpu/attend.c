@@ -191,6 +191,7 @@ struct attend_all {
 	const struct ops_layer *l;
 	uint32_t shared;     /* query heads of a KV head */
 	uint32_t partitions; /* stored side by side; 0: folded in turn */
+	uint32_t units;
 };
 
 /* A unit of attention: a tile of rows, one KV head. */
@@ -235,36 +236,73 @@ static void queries_scale(const struct attend_all *a, const struct unit *u, floa
 	}
 }
 
-/* The pages of one partition. Where it begins before the sequence's first page its place is
-   taken by that page: no row sees those positions. */
+/* Where the K block of a partition's page i lies, and in *scales its scales. Where the partition begins
+   before the sequence's first page its place is taken by that page: no row sees those positions. */
+static const uint8_t *page_find(const struct attend_all *a, const struct unit *u, uint32_t partition,
+				uint32_t i, const struct page_place *at, const uint8_t **scales)
+{
+	const struct device *d = a->d;
+	const uint32_t tokens = d->plan.page_tokens, position = partition * OPS_PARTITION + i * tokens;
+	const struct ops_sequence *s = &d->sequences[u->tile->sequence];
+	const struct group *g = &d->group[a->l->group];
+	const uint32_t first = s->page_position[a->l->group];
+	const uint32_t index = position < first ? 0 : (position - first) / tokens;
+	const uint32_t page = d->pages[s->page_first[a->l->group] + index].page;
+	const uint8_t *const base = g->pages + g->page_bytes * page;
+	*scales = base + at->scales;
+	return base + at->block;
+}
+
+/* Positions of the partition that exist for the unit. */
+static uint32_t partition_tokens(const struct attend_all *a, const struct unit *u, uint32_t partition)
+{
+	return least(a->d->rows[u->tile->row_first].position + u->tile->row_count -
+			     partition * OPS_PARTITION,
+		     OPS_PARTITION);
+}
+
+enum { PARTITION_PAGES = OPS_PARTITION / 16 };
+
+/* The pages of one partition, into the thread's room. */
 static void pages_set(const struct attend_all *a, const struct unit *u, uint32_t partition,
 		      struct attend_job *job, const uint8_t **pages)
 {
-	const struct device *d = a->d;
-	const struct device_plan *p = &d->plan;
-	const struct ops_sequence *s = &d->sequences[u->tile->sequence];
-	const struct group *g = &d->group[a->l->group];
+	const struct device_plan *p = &a->d->plan;
 	const struct page_place at = page_place_of(p, a->l->group, a->l->layer, u->kv_head);
 	const uint32_t count = (job->token_count + p->page_tokens - 1) / p->page_tokens;
-	const uint8_t **const scales = pages + OPS_PARTITION / 16;
-	for (uint32_t i = 0; i < count; i++) {
-		const uint32_t position = partition * OPS_PARTITION + i * p->page_tokens;
-		const uint32_t first = s->page_position[a->l->group];
-		const uint32_t index = position < first
-					       ? 0
-					       : (position - first) / p->page_tokens;
-		const uint32_t page = d->pages[s->page_first[a->l->group] + index].page;
-		pages[i] = g->pages + g->page_bytes * page + at.block;
-		scales[i] = g->pages + g->page_bytes * page + at.scales;
-	}
+	const uint8_t **const scales = pages + PARTITION_PAGES;
+	for (uint32_t i = 0; i < count; i++)
+		pages[i] = page_find(a, u, partition, i, &at, &scales[i]);
 	job->pages = pages;
 	job->scales = scales;
 	job->v_offset = at.block_bytes;
 }
 
+/* A partition of a unit. */
+struct part {
+	const struct unit *unit; /* NULL: none */
+	uint32_t index;
+};
+
+/* The pages of what this thread is likely to do after the job, where few rows share what is fetched. */
+static void next_set(const struct attend_all *a, struct part next, struct attend_job *job,
+		     const uint8_t **pages)
+{
+	const struct device_plan *p = &a->d->plan;
+	const uint8_t *scales;
+	if (!next.unit || job->rows > 1 || next.unit->tile->row_count > 1 ||
+	    !row_sound(a->d, next.unit->tile->row_first))
+		return;
+	const struct page_place at = page_place_of(p, a->l->group, a->l->layer, next.unit->kv_head);
+	job->next_count = partition_tokens(a, next.unit, next.index);
+	for (uint32_t i = 0; i * p->page_tokens < job->next_count; i++)
+		pages[i] = page_find(a, next.unit, next.index, i, &at, &scales);
+	job->next = pages;
+}
+
 static void partition_attend(const struct attend_all *a, const struct unit *u,
 			     uint32_t partition, uint32_t thread, const float *q,
-			     struct partial out)
+			     struct partial out, struct part next)
 {
 	struct device *d = a->d;
 	const uint32_t base = partition * OPS_PARTITION, head = d->plan.head;
@@ -279,12 +317,14 @@ static void partition_attend(const struct attend_all *a, const struct unit *u,
 	float *const room = d->thread_room + thread * d->thread_floats;
 	struct attend_job job = {
 		.kv = d->plan.kv, .head = head, .page_tokens = d->plan.page_tokens,
-		.token_count = least(low + u->tile->row_count - base, OPS_PARTITION),
+		.token_count = partition_tokens(a, u, partition),
 		.q = q, .q_row_stride = (size_t)a->shared * head,
 		.rows = u->tile->row_count, .heads = a->shared, .from = from, .to = to,
 		.softcap = a->l->attention_softcap, .m = out.m, .l = out.l, .o = out.o,
 		.scratch = room + d->thread_floats - d->attend_floats};
-	pages_set(a, u, partition, &job, d->page_room + thread * 2 * (OPS_PARTITION / 16));
+	const uint8_t **const pages = d->page_room + (size_t)thread * PAGE_ROOMS * PARTITION_PAGES;
+	pages_set(a, u, partition, &job, pages);
+	next_set(a, next, &job, pages + 2 * PARTITION_PAGES);
 	d->leaf.attend(&job);
 }
 
@@ -344,11 +384,16 @@ static void unit_item(void *argument, uint32_t item, uint32_t thread)
 	float *const q = a->d->thread_room + thread * a->d->thread_floats;
 	const struct partial all = partial_at(q + u.vectors * head, u.vectors);
 	const struct partial one = partial_at(q + u.vectors * head + size, u.vectors);
+	/* The other threads take the items between. */
+	const uint32_t then = item + a->d->threads;
+	const struct unit after = unit_of(a, then < a->units ? then : item);
+	const struct part end = {then < a->units ? &after : NULL, after.first};
 	queries_scale(a, &u, q);
-	partition_attend(a, &u, u.first, thread, q, all);
-	for (uint32_t i = u.first + 1; i <= u.last; i++) {
-		partition_attend(a, &u, i, thread, q, one);
-		partial_merge(all, one, u.vectors, head);
+	for (uint32_t i = u.first; i <= u.last; i++) {
+		const struct part next = {&u, i + 1};
+		partition_attend(a, &u, i, thread, q, i == u.first ? all : one, i < u.last ? next : end);
+		if (i > u.first)
+			partial_merge(all, one, u.vectors, head);
 	}
 	unit_finish(a, &u, all);
 }
@@ -369,9 +414,13 @@ static void partition_item(void *argument, uint32_t item, uint32_t thread)
 	if (u.first + index > u.last || !row_sound(a->d, u.tile->row_first))
 		return;
 	float *const q = a->d->thread_room + thread * a->d->thread_floats;
+	const uint32_t then = item + a->d->threads, then_unit = then / a->partitions;
+	const struct unit after = unit_of(a, then_unit < a->units ? then_unit : unit);
+	const uint32_t then_index = after.first + then % a->partitions;
+	const struct part next = {then_unit < a->units && then_index <= after.last ? &after : NULL,
+				  then_index};
 	queries_scale(a, &u, q);
-	partition_attend(a, &u, u.first + index, thread, q,
-			 stored(a, unit, index, u.vectors));
+	partition_attend(a, &u, u.first + index, thread, q, stored(a, unit, index, u.vectors), next);
 }
 
 static void fold_units(const struct attend_all *a, uint32_t count)
@@ -404,8 +453,8 @@ int cpu_attend(struct device *d, const struct ops_layer *l)
 {
 	TRY(layer_check(d, l));
 	TRY(windows_check(d, l));
-	struct attend_all a = {d, l, d->plan.heads / d->plan.kv_heads, 0};
 	const uint32_t units = d->tile_count * d->plan.kv_heads;
+	struct attend_all a = {d, l, d->plan.heads / d->plan.kv_heads, 0, units};
 	uint32_t most = 1;
 	for (uint32_t i = 0; i < d->tile_count; i++) {
 		const struct unit u = unit_of(&a, i * d->plan.kv_heads);

@@ -121,6 +121,10 @@ struct attend_job {
 	/* Row i sees the partition's positions from[i] .. to[i]-1; from[i] >= to[i]: none. */
 	const uint32_t *from, *to;
 	float softcap;
+	/* K blocks of the job that this thread is likely to take next, and how many of its positions exist:
+	   they may be fetched ahead. NULL and 0: not known. */
+	const uint8_t *const *next;
+	uint32_t next_count;
 	/* Partials, rows x heads (x head): maximum (-inf if none seen), sum, weighted values. */
 	float *m, *l, *o;
 	float *scratch; /* leaf_scratch_floats() of room, of this thread */

@@ -155,7 +155,7 @@ static void pieces_list(struct device *d, struct pieces *all)
 		piece_put(all, &d->rope[i].turns, rows * p->head * f, 0);
 	piece_put(all, &d->thread_room, d->threads * d->thread_floats * f, 0);
 	piece_put(all, &d->partials, d->partial_count * (p->head + 2) * f, 0);
-	piece_put(all, &d->page_room, d->threads * 2 * (OPS_PARTITION / 16) * sizeof(uint8_t *), 0);
+	piece_put(all, &d->page_room, d->threads * PAGE_ROOMS * (OPS_PARTITION / 16) * sizeof(uint8_t *), 0);
 	piece_put(all, &d->logit_room, d->threads * d->logit_floats * f, 0);
 	if (p->ranks > 1) {
 		const size_t share = (size_t)p->samples_max * p->vocab_share * f;

@@ -18,6 +18,7 @@ enum {
 	GIVEN_COLUMNS_MAX = 1 << 16, /* of a copy for given tokens: its sums fit 32 bits */
 	ROPE_SETS = 4, /* distinct rotary parameters kept for a batch */
 	HEAD_MAX = KV_HEAD_MAX,
+	PAGE_ROOMS = 3, /* of a partition: its pages, their scales, the pages of the next one */
 	PARTIAL_BYTES_MAX =
 		16 << 20 /* of stored partials; beyond it partitions are folded in turn */
 };
@@ -92,7 +93,7 @@ struct device {
 	size_t thread_floats, attend_floats; /* of a thread; the leaf's part of it */
 	float *partials;
 	size_t partial_count; /* records of head + 2 floats */
-	const uint8_t **page_room; /* per thread 2 x OPS_PARTITION/16 pointers */
+	const uint8_t **page_room; /* per thread PAGE_ROOMS x OPS_PARTITION/16 pointers */
 
 	/* Sampling: per thread. */
 	float *logit_room; /* vocab x (2 floats and 2 candidates) */

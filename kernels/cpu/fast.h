@@ -61,6 +61,11 @@ FAST_DOT(fast_row8_vnni_avx2);
 FAST_DOT(fast_row8_avx512);
 FAST_DOT(fast_amx_row8);
 
+/* What a CPU with AVX-512 may have beside it; what this one has; the leaves of one that has just those. */
+enum { FAST_VNNI = 1, FAST_VBMI = 2, FAST_AMX = 4 };
+unsigned fast_have_avx512(void);
+void fast_init_avx512(struct leaf *leaf, unsigned have);
+
 /* Puts back the matmuls of AVX2 without AVX-VNNI, and those of AVX-512 with VNNI but without AMX; for
    tests and figures on a CPU that has them. */
 void fast_plain_avx2(struct leaf *leaf);

@@ -127,6 +127,18 @@ uint64_t fast_work_avx512(uint64_t rounds)
 	return rounds * 16 * 64;
 }
 
+unsigned fast_have_avx512(void)
+{
+	unsigned have = 0;
+
+	__builtin_cpu_init();
+	if (__builtin_cpu_supports("avx512vbmi"))
+		have |= FAST_VBMI;
+	if (__builtin_cpu_supports("avx512vnni"))
+		have |= FAST_VNNI | (fast_amx_ready() ? FAST_AMX : 0);
+	return have;
+}
+
 void fast_plain_avx512(struct leaf *leaf)
 {
 	leaf->matmul[PACK_Q4] = fast_q4_avx512;
@@ -135,19 +147,25 @@ void fast_plain_avx512(struct leaf *leaf)
 	fast_wide_init_avx512(leaf);
 }
 
-void leaf_init_avx512(struct leaf *leaf)
+void fast_init_avx512(struct leaf *leaf, unsigned have)
 {
 	/* A CPU with AVX-512 has all of AVX2; what needs an extension that it lacks stays there. */
 	leaf_init_avx2(leaf);
-	__builtin_cpu_init();
+	if (!(have & FAST_VNNI))
+		fast_plain_avx2(leaf); /* no CPU has the 256-bit form alone beside AVX-512 */
 	leaf->name = "avx512";
 	leaf->matmul[PACK_F32] = leaf->matmul[PACK_HALF] = fast_dot_avx512;
 	fast_rows_init_avx512(leaf);
-	if (__builtin_cpu_supports("avx512vbmi"))
+	if (have & FAST_VBMI)
 		fast_attend_init_avx512(leaf);
-	if (__builtin_cpu_supports("avx512vnni")) {
+	if (have & FAST_VNNI) {
 		fast_plain_avx512(leaf);
-		if (fast_amx_ready())
+		if (have & FAST_AMX)
 			fast_amx_init(leaf);
 	}
+}
+
+void leaf_init_avx512(struct leaf *leaf)
+{
+	fast_init_avx512(leaf, fast_have_avx512());
 }

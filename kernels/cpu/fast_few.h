@@ -1,8 +1,8 @@
 /*
  * Attention of one row: K and V go from the page straight into the sums, without a stop in memory,
  * since so few queries share what is decoded. The sums are those of fast_attend.c, in the same
- * order. A tile of the next lot is fetched while one is at work: pages lie far apart, so the CPU
- * does not guess where the next begins.
+ * order. A tile of the next lot is fetched while one is at work, and one of the next job from beyond
+ * the caches: pages lie far apart, so the CPU does not guess where the next begins.
  */
 #ifndef HOLDFAST_KERNELS_CPU_FAST_FEW_H
 #define HOLDFAST_KERNELS_CPU_FAST_FEW_H
@@ -36,6 +36,14 @@ INLINE const uint8_t *tile_at(const struct attend_job *j, uint32_t t, size_t off
 	return j->pages[t / j->page_tokens] + offset + within;
 }
 
+/* The same of the job after this one, as far as it goes; else some address that does no harm. */
+INLINE const uint8_t *tile_ahead_of(const struct attend_job *j, uint32_t t, size_t offset)
+{
+	if (t >= j->next_count)
+		return tile_at(j, t, offset);
+	return j->next[t / j->page_tokens] + offset + (size_t)(t % j->page_tokens) * j->head * kv_size(j->kv);
+}
+
 INLINE struct v16 tile_scales(const struct attend_job *j, enum kv_kind kv, uint32_t t, uint32_t group)
 {
 	if (kv != KV_FP8 && kv != KV_INT8)
@@ -49,8 +57,10 @@ INLINE struct v16 tile_scales(const struct attend_job *j, enum kv_kind kv, uint3
 #define EACH_FEW(X, n) X(n, 0) X(n, 1) X(n, 2) X(n, 3)
 #define EACH_TILE(X) X(0) X(1) X(2) X(3)
 #define FEW_TILE(n) \
-	if ((n) < tiles) \
-		p[n] = tile_at(j, t + 16 * (n), 0);
+	if ((n) < tiles) { \
+		p[n] = tile_at(j, t + 16 * (n), 0); \
+		far[n] = tile_ahead_of(j, t + 16 * (n), 0); \
+	}
 #define FEW_ZERO(n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = v16_set(0.0f);
 #define FEW_SCORE(n, i) \
 	if ((i) < queries) { \
@@ -63,6 +73,7 @@ INLINE struct v16 tile_scales(const struct attend_job *j, enum kv_kind kv, uint3
 	if ((n) < tiles) { \
 		const struct quad x = quad_of(kv, p[n] + at); \
 		_mm_prefetch((const char *)next[n] + at, _MM_HINT_T0); \
+		_mm_prefetch((const char *)far[n] + at, _MM_HINT_T1); \
 		EACH_FEW(FEW_SCORE, n) \
 	}
 #define FEW_OUT(n, i) \
@@ -82,7 +93,7 @@ INLINE void few_scores(const struct attend_job *j, const float *const q[4], uint
 		       const enum kv_kind kv, const uint32_t queries, const uint32_t tiles)
 {
 	const uint32_t size = kv_size(kv), values = j->head / groups;
-	const uint8_t *p[FEW_TILES];
+	const uint8_t *p[FEW_TILES], *far[FEW_TILES];
 	size_t at = 0;
 	uint32_t v = 0;
 
@@ -117,6 +128,7 @@ INLINE void few_scores(const struct attend_job *j, const float *const q[4], uint
 	if ((r) < registers) { \
 		const struct quad x = quad_of(kv, p + 32 * (r) * size); \
 		_mm_prefetch((const char *)next + 32 * (r) * size, _MM_HINT_T0); \
+		_mm_prefetch((const char *)far + 32 * (r) * size, _MM_HINT_T1); \
 		EACH_FEW(FEW_VALUE, r) \
 	}
 #define FEW_STORE(i, r) \
@@ -139,11 +151,13 @@ INLINE void few_values(const struct attend_job *j, const float *scores, uint32_t
 		const uint8_t *next = at + 16 < end ? tile_at(j, at + 16, j->v_offset) +
 							      (size_t)value * 2 * size :
 						      p;
+		const uint8_t *far = tile_ahead_of(j, at, j->v_offset) + (size_t)value * 2 * size;
 		const struct v16 s = tile_scales(j, kv, at, scale);
 		_Alignas(64) float w[4][16];
 
 		EACH_TILE(FEW_WEIGHT)
-		for (uint32_t t = 0; t < 16; t += 2, p += 2 * head * size, next += 2 * head * size) {
+		for (uint32_t t = 0; t < 16;
+		     t += 2, p += 2 * head * size, next += 2 * head * size, far += 2 * head * size) {
 			FEW_VALUES(0)
 			FEW_VALUES(2)
 		}

@@ -49,14 +49,18 @@ INLINE void tile_fill(struct tile *t, const struct act *a, uint32_t c, uint32_t 
 		for (uint32_t b = 0; b < blocks; b++) {
 			const uint32_t at = b * columns + n;
 			const __m256i x = _mm256_loadu_si256((const __m256i *)(q + b * ACT_BLOCK));
+
+			_mm256_store_si256((__m256i *)(t->q + at * ACT_BLOCK), x);
+			t->d[at] = d[b];
+			t->s[at] = s[b];
+			t->start[at] = t->low[at] = 0;
+			if (zero == 0)
+				continue;
 			const __m256i u = _mm256_sad_epu8(_mm256_xor_si256(x, flip), _mm256_setzero_si256());
 			__m128i low = _mm256_castsi256_si128(u), sum = _mm256_extracti128_si256(u, 1);
 
 			low = _mm_add_epi32(low, _mm_srli_si128(low, 8));
 			sum = _mm_add_epi32(_mm_add_epi32(sum, _mm_srli_si128(sum, 8)), low);
-			_mm256_store_si256((__m256i *)(t->q + at * ACT_BLOCK), x);
-			t->d[at] = d[b];
-			t->s[at] = s[b];
 			t->start[at] = -(int32_t)zero * (_mm_cvtsi128_si32(sum) - 128 * ACT_BLOCK);
 			t->low[at] = -(int32_t)zero * (_mm_cvtsi128_si32(low) - 128 * (ACT_BLOCK / 2));
 		}

@@ -16,6 +16,8 @@
 
 enum {
 	ITEMS_PER_THREAD = 8, /* so that a slow thread is waited for briefly */
+	ITEMS_OF_FEW = 4, /* of up to FEW_ROWS rows: weights fetched ahead of an item's end are lost */
+	FEW_ROWS = 16,
 	ROWS_INLINE = 2,      /* so few rows are cheaper to prepare than to hand out */
 	ROWS_ITEM = 4,        /* prepared by an item: one alone is hardly worth its taking */
 	PRODUCTS_MAX = 3
@@ -210,7 +212,7 @@ static void matmul_run(struct matmul *m)
 	const uint32_t times = m->phased ? m->d->span_count : (m->c_count + SPAN_ROWS - 1) / SPAN_ROWS;
 	const uint32_t items = pool_threads(m->d->pool) == 1
 				       ? 1
-				       : m->d->threads * ITEMS_PER_THREAD;
+				       : m->d->threads * (m->c_count > FEW_ROWS ? ITEMS_PER_THREAD : ITEMS_OF_FEW);
 	const uint32_t parts = (items + times - 1) / times;
 	m->chunk = (groups + parts - 1) / parts;
 	m->chunk_count = 0;
