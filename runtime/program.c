@@ -17,15 +17,15 @@ void program_flags(struct program_options *options, struct flag *flags)
 	*options = (struct program_options){.kv = KV_FP8, .isa = ISA_AUTO, .act = ACT_AUTO,
 					    .chunk = 512, .page_tokens = 16, .tensor_parallel = 1};
 	/* The words stand in the order of the enums. */
-	const struct flag table[PROGRAM_FLAGS] = {
+	const struct flag table[] = {
 		{"kv", FLAG_CHOICE, &options->kv, 0, 0, "fp8|int8|bf16|f32", "precision of K and V"},
 		{"device", FLAG_TEXT, &options->device, 0, 0, NULL, "cpu, cuda or cuda:N"},
 		{"isa", FLAG_CHOICE, &options->isa, 0, 0, "auto|scalar|avx2|avx512",
 		 "instruction set"},
 		{"act", FLAG_CHOICE, &options->act, 0, 0, "auto|f32|bf16|i8|i8-row",
 		 "precision of what enters a matmul"},
-		{"prefill-weights", FLAG_CHOICE, &options->prefill, 0, 0, "same|int8",
-		 "weights of given tokens: the file's, or a copy of 8 bits a row"},
+		{"prefill-weights", FLAG_CHOICE, &options->prefill, 0, 0, "same|int8|bf16|fp8",
+		 "weights of given tokens: the file's, or a copy of 8 bits a row; a GPU also has bf16 and fp8"},
 		{"threads", FLAG_U32, &options->threads, 0, 256, NULL, "threads; 0: all cores"},
 		{"chunk", FLAG_U32, &options->chunk, 1, PROGRAM_CHUNK_MAX, NULL,
 		 "tokens of one step"},
@@ -35,6 +35,7 @@ void program_flags(struct program_options *options, struct flag *flags)
 		 "ranks that the model is split over"},
 		{"help", FLAG_SWITCH, &options->help, 0, 0, NULL, "this list"},
 	};
+	_Static_assert(sizeof table / sizeof table[0] == PROGRAM_FLAGS, "callers have as much room");
 	memcpy(flags, table, sizeof table);
 }
 

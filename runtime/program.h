@@ -36,7 +36,7 @@ struct program_options {
 	uint32_t threads, chunk, page_tokens, tensor_parallel;
 	bool help;
 };
-enum { PROGRAM_FLAGS = 9, PROGRAM_CHUNK_MAX = 4096 };
+enum { PROGRAM_FLAGS = 10, PROGRAM_CHUNK_MAX = 4096 };
 /* Sets the defaults and writes the table's first PROGRAM_FLAGS entries. */
 void program_flags(struct program_options *options, struct flag *flags);
 /* Reads the arguments: the model's path and what the flags say. -1: go on; else the exit code. */
