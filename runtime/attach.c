@@ -158,7 +158,7 @@ void attach_ack(struct daemon *d, uint32_t peer, const struct wire_header *h, co
 	if (code)
 		peer_reject(d, peer, h->channel, code);
 	/* END has arrived: nothing has to be kept. One that nobody keeps any more is no error. */
-	else if (call != NONE && call_kept(&d->calls[call]) && m.seq > d->calls[call].seq_made) {
+	else if (call != NONE && call_kept(&d->calls[call]) && m.seq > d->calls[call].seq) {
 		keep_call_drop(d, call);
 		call_free(d, call);
 	}

@@ -3,7 +3,8 @@
  * context came from; what happened between two times; incidents; whether the log is whole; all of it
  * as JSON lines.
  *
- * A time is found by halving, since entries are in order; a session by its id's bytes, before an
+ * A time is found by halving, since entries are in order, but where the clock was set back: each stretch
+ * between two such places is looked at; a session by its id's bytes, before an
  * entry is taken apart; a page from its owner row, or backwards from the time.
  */
 #include "config.h"
@@ -145,10 +146,10 @@ static int entry_at(struct ask *a, uint64_t seq)
 	return store_reader_entry(a->reader, seq, &a->entry);
 }
 
-/* The first entry at or after a time; one past the last if there is none. */
-static int seq_of(struct ask *a, uint64_t ns, uint64_t *out)
+/* The first entry of [low, high) at or after a time; high if there is none. In them the clock does not go
+   back. */
+static int seq_of(struct ask *a, uint64_t ns, uint64_t low, uint64_t high, uint64_t *out)
 {
-	uint64_t low = store_reader_first(a->reader), high = store_reader_last(a->reader) + 1;
 	while (low < high) {
 		const uint64_t middle = low + (high - low) / 2;
 		uint64_t wall;
@@ -163,22 +164,31 @@ static int seq_of(struct ask *a, uint64_t ns, uint64_t *out)
 	return 0;
 }
 
+/* A page of the device: the log tells of no other place who holds what. */
 static bool covers(const struct store_record *r, uint32_t group, uint32_t page)
 {
-	return r->kind >= STORE_ASSIGN && r->kind <= STORE_QUARANTINE && r->group == group &&
+	return r->kind >= STORE_ASSIGN && r->kind <= STORE_QUARANTINE && r->place == 0 && r->group == group &&
 	       page >= r->page_first && page - r->page_first < r->page_count;
 }
 
 /* Backwards from the time: events of the page up to the assignment that began its holding. */
-static int ask_page(struct ask *a, uint32_t page, const char *at)
+static int ask_page(struct ask *a, uint32_t group, uint32_t page, const char *at)
 {
 	uint64_t seq = store_reader_last(a->reader) + 1, ns;
 	struct store_row row;
-	const int known = store_reader_row(a->reader, 0, 0, page, &row);
+	const int known = store_reader_row(a->reader, 0, group, page, &row);
 	if (at && !time_read(at, &ns))
 		return -ERR_BAD_ARG;
+	/* Where the clock said that time more than once, it is the last. */
+	uint64_t low = store_reader_first(a->reader), next, found = low;
+	for (; at && low < seq; low = next) {
+		next = store_reader_ordered(a->reader, low);
+		uint64_t here;
+		TRY(seq_of(a, ns, low, next, &here));
+		found = here > low ? here : found;
+	}
 	if (at)
-		TRY(seq_of(a, ns, &seq));
+		seq = found;
 	/* The row names the last entry that changed it: nothing lies between. */
 	if (known == 0 && row.last_seq < seq)
 		seq = row.last_seq + 1;
@@ -189,7 +199,7 @@ static int ask_page(struct ask *a, uint32_t page, const char *at)
 			break; /* memory begins anew with each boot */
 		for (uint32_t i = a->entry.count; i-- > 0;) {
 			struct store_record r = a->entry.records[i];
-			if (!covers(&r, 0, page))
+			if (!covers(&r, group, page))
 				continue;
 			r.position_first += (page - r.page_first) * store_reader_page_tokens(a->reader);
 			r.tag_first += page - r.page_first;
@@ -276,14 +286,18 @@ static int ask_between(struct ask *a, const char *from, const char *to)
 	uint64_t first, last, t0, t1;
 	if (!time_read(from, &t0) || !time_read(to, &t1))
 		return -ERR_BAD_ARG;
-	TRY(seq_of(a, t0, &first));
-	TRY(seq_of(a, t1, &last));
 	head_line(a);
-	for (uint64_t seq = first; seq < last; seq++) {
-		TRY(entry_at(a, seq));
-		mark_show(a);
-		for (uint32_t i = 0; i < a->entry.count; i++)
-			record_show(a, &a->entry.records[i]);
+	uint64_t next;
+	for (uint64_t low = store_reader_first(a->reader); low <= store_reader_last(a->reader); low = next) {
+		next = store_reader_ordered(a->reader, low);
+		TRY(seq_of(a, t0, low, next, &first));
+		TRY(seq_of(a, t1, low, next, &last));
+		for (uint64_t seq = first; seq < last; seq++) {
+			TRY(entry_at(a, seq));
+			mark_show(a);
+			for (uint32_t i = 0; i < a->entry.count; i++)
+				record_show(a, &a->entry.records[i]);
+		}
 	}
 	return 0;
 }
@@ -302,7 +316,7 @@ static int ask_incidents(struct ask *a)
 			record_show(a, &r);
 			back.reader = a->reader;
 			back.json = a->json;
-			bool over = r.reason == REASON_BEACON || r.reason == REASON_DEVICE;
+			bool over = r.reason == REASON_BEACON || r.reason == REASON_DEVICE || r.place != 0;
 			for (uint64_t s = seq - 1; !over && s >= store_reader_first(a->reader) && s > 0; s--) {
 				TRY(entry_at(&back, s));
 				over = back.entry.kind == STORE_BOOT;
@@ -396,7 +410,7 @@ static int archive(const char *dir, const char *keep, bool json)
 
 static const char help[] =
 	"usage: holdfast audit [--state DIR] [--json] [--anchor DIR [--anchor-key DIR]] QUESTION\n"
-	"  page N [TIME]       who held page N of the device, now or at a time\n"
+	"  page N [TIME]       who held page N of the device, now or at a time; G:N: of page group G\n"
 	"  session ID          every page and event of a session\n"
 	"  turn ID N           where the context of its turn N (from 0) came from\n"
 	"  between TIME TIME   all that happened\n"
@@ -425,10 +439,15 @@ static int question(struct ask *a, int count, const char **word)
 	char *end;
 	const char *what = word[0];
 	if (strcmp(what, "page") == 0 && (count == 2 || count == 3)) {
-		const unsigned long page = strtoul(word[1], &end, 10);
-		if (*end || word[1][0] < '0' || word[1][0] > '9' || page > UINT32_MAX)
+		const char *number = strchr(word[1], ':');
+		unsigned long group = number ? strtoul(word[1], &end, 10) : 0;
+		if (number && (end != number++ || word[1][0] < '0' || word[1][0] > '9' || group > UINT8_MAX))
 			return -ERR_BAD_ARG;
-		return ask_page(a, (uint32_t)page, count == 3 ? word[2] : NULL);
+		number = number ? number : word[1];
+		const unsigned long page = strtoul(number, &end, 10);
+		if (*end || number[0] < '0' || number[0] > '9' || page > UINT32_MAX)
+			return -ERR_BAD_ARG;
+		return ask_page(a, (uint32_t)group, (uint32_t)page, count == 3 ? word[2] : NULL);
 	}
 	if (strcmp(what, "session") == 0 && count == 2)
 		return ask_session(a, word[1], NULL);

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/forget.h"
 #include "runtime/keep.h"
 
 enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024 };
@@ -237,6 +238,52 @@ uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel)
 	return NONE;
 }
 
+/* Where the DATA behind `from` ends that may be sent within the credit. False: there is none. */
+static bool data_cut(const struct call *c, struct sent_mark from, struct sent_mark *next)
+{
+	size_t most = c->visible < c->window ? c->visible : (size_t)c->window;
+	if (most > from.bytes + DATA_TEXT_MAX)
+		most = from.bytes + DATA_TEXT_MAX;
+	/* What had no credit when the turn ended goes token by token: then its cuts need not be kept. */
+	const uint32_t tokens_most = from.tokens + (c->cut ? 1 : DATA_TOKENS_MAX);
+	uint32_t t = from.tokens;
+	*next = from;
+	while (t < c->sampled && t < tokens_most && c->text_end[t] <= most)
+		t++;
+	next->tokens = t;
+	if (t > from.tokens)
+		next->bytes = c->text_end[t - 1];
+	/* Over: what is left is tokens whose text is not shown, or is shown in part. */
+	if (c->state == CALL_ENDED && t < c->sampled && t < tokens_most && c->text_end[t] > c->visible &&
+	    most >= c->visible) {
+		next->bytes = (uint32_t)c->visible;
+		while (t < c->sampled && t < from.tokens + DATA_TOKENS_MAX)
+			t++;
+		next->tokens = t;
+	}
+	return next->tokens > from.tokens;
+}
+
+static void data_made(struct call *c, struct sent_mark mark)
+{
+	c->sent[c->seq_made++] = mark;
+	c->made_tokens = mark.tokens;
+}
+
+/* An answer is kept with its cuts, so they are made before it is. */
+static void rest_cut(struct daemon *d, uint32_t call)
+{
+	struct call *c = &d->calls[call];
+	struct sent_mark at = {0, 0};
+	if (c->seq_made)
+		at = c->sent[c->seq_made - 1];
+	while (data_cut(c, at, &at)) {
+		keep_sent(d, call, c->seq_made + 1, &at);
+		data_made(c, at);
+	}
+	c->cut = true;
+}
+
 void call_end(struct daemon *d, uint32_t call, struct wire_end *end)
 {
 	struct call *c = &d->calls[call];
@@ -254,6 +301,7 @@ void call_end(struct daemon *d, uint32_t call, struct wire_end *end)
 	}
 	c->end_length = w.length;
 	c->state = CALL_ENDED;
+	rest_cut(d, call);
 	keep_call_end(d, call);
 	if (c->peer == NONE)
 		call_settled(d, call);
@@ -309,58 +357,36 @@ static struct wire_value logprobs_write(struct daemon *d, const struct call *c, 
 }
 
 /* Up to which token, and which byte, the next DATA may go. False: nothing may be sent now. */
-static bool data_next(const struct call *c, uint32_t *token_last, size_t *byte_last)
+static bool data_next(const struct call *c, struct sent_mark *next)
 {
-	/* What was sent before goes out again as it was. */
-	if (c->seq < c->seq_made) {
-		*token_last = c->sent[c->seq].tokens;
-		*byte_last = c->sent[c->seq].bytes;
-		/* After a restart it may not have been computed again yet. */
-		return *token_last <= c->sampled && *byte_last <= c->visible && *byte_last <= c->window;
-	}
-	size_t most = c->visible < c->window ? c->visible : (size_t)c->window;
-	if (most > c->sent_bytes + DATA_TEXT_MAX)
-		most = c->sent_bytes + DATA_TEXT_MAX;
-	uint32_t t = c->sent_tokens;
-	while (t < c->sampled && t - c->sent_tokens < DATA_TOKENS_MAX && c->text_end[t] <= most)
-		t++;
-	*token_last = t;
-	*byte_last = t > c->sent_tokens ? c->text_end[t - 1] : c->sent_bytes;
-	/* Over: what is left is tokens whose text is not shown, or is shown in part. */
-	if (c->state == CALL_ENDED && t < c->sampled && t - c->sent_tokens < DATA_TOKENS_MAX &&
-	    c->text_end[t] > c->visible && most >= c->visible) {
-		*byte_last = c->visible;
-		while (t < c->sampled && t - c->sent_tokens < DATA_TOKENS_MAX)
-			t++;
-		*token_last = t;
-	}
-	return *token_last > c->sent_tokens;
+	if (c->seq == c->seq_made)
+		return data_cut(c, (struct sent_mark){c->sent_tokens, (uint32_t)c->sent_bytes}, next);
+	/* What was sent before goes out again as it was. After a restart it may not have been computed yet. */
+	*next = c->sent[c->seq];
+	return next->tokens <= c->sampled && next->bytes <= c->visible && next->bytes <= c->window;
 }
 
-static int data_send(struct daemon *d, struct call *c, uint32_t token_last, size_t byte_last)
+static int data_send(struct daemon *d, struct call *c, struct sent_mark next)
 {
 	struct wire_writer w;
 	const struct wire_data m = {
-		.off = byte_last,
-		.n_tokens = token_last - c->sent_tokens,
-		.text = {c->text + c->sent_bytes, byte_last - c->sent_bytes},
-		.logprobs = logprobs_write(d, c, c->sent_tokens, token_last)};
+		.off = next.bytes,
+		.n_tokens = next.tokens - c->sent_tokens,
+		.text = {c->text + c->sent_bytes, next.bytes - c->sent_bytes},
+		.logprobs = logprobs_write(d, c, c->sent_tokens, next.tokens)};
 	wire_writer_init(&w, d->out, d->out_max / 2);
 	CHECK(wire_write_data(&w, &m) == 0);
 	if (c->seq == c->seq_made)
-		keep_sent(d, (uint32_t)(c - d->calls), c->seq + 1,
-			  &(struct sent_mark){token_last, (uint32_t)byte_last});
+		keep_sent(d, (uint32_t)(c - d->calls), c->seq + 1, &next);
 	TRY(peer_send(d, c->peer, WIRE_DATA, c->channel, c->seq + 1, d->out, w.length,
 		      c->token + c->sent_tokens, (size_t)m.n_tokens * 4));
-	if (c->seq == c->seq_made) {
-		c->sent[c->seq_made++] = (struct sent_mark){token_last, (uint32_t)byte_last};
-		c->made_tokens = token_last;
-	}
+	if (c->seq == c->seq_made)
+		data_made(c, next);
 	d->stats.data++;
-	d->stats.data_bytes += byte_last - c->sent_bytes;
+	d->stats.data_bytes += next.bytes - c->sent_bytes;
 	c->seq++;
-	c->sent_tokens = token_last;
-	c->sent_bytes = byte_last;
+	c->sent_tokens = next.tokens;
+	c->sent_bytes = next.bytes;
 	c->progress_us = d->now_us;
 	return 0;
 }
@@ -377,17 +403,27 @@ static int accepted_send(struct daemon *d, struct call *c)
 	return 0;
 }
 
+/* What is said must be on disk first, and is not yet. */
+static bool not_on_disk(const struct daemon *d, uint64_t mark)
+{
+	return d->store && mark > store_settled(d->store);
+}
+
+bool call_waits_for_log(const struct daemon *d, const struct call *c)
+{
+	return (!c->accepted_sent && not_on_disk(d, c->accept_mark)) || not_on_disk(d, c->hold_mark);
+}
+
 static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
-	uint32_t token_last;
-	size_t byte_last;
-	if (!c->accepted_sent && d->store && c->accept_mark > store_settled(d->store))
+	struct sent_mark next;
+	if (!c->accepted_sent && not_on_disk(d, c->accept_mark))
 		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
-	while (!c->dropped && data_next(c, &token_last, &byte_last))
-		TRY(data_send(d, c, token_last, byte_last));
-	if (d->store && c->hold_mark > store_settled(d->store))
+	while (!c->dropped && data_next(c, &next))
+		TRY(data_send(d, c, next));
+	if (not_on_disk(d, c->hold_mark))
 		return 0;
 	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */
 	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && c->sent_tokens < c->sampled))
@@ -468,7 +504,8 @@ static void note_send(struct daemon *d, struct call *c)
 	uint8_t body[256];
 	struct wire_writer w;
 	struct turn_view view;
-	if (c->sched == NONE || sched_turn(d->sched, c->sched, &view) != 0)
+	/* Nothing comes before ACCEPTED. */
+	if (!c->accepted_sent || c->sched == NONE || sched_turn(d->sched, c->sched, &view) != 0)
 		return;
 	const bool decoding = view.running && view.sampled > 0 && !c->paused;
 	if (decoding)
@@ -526,6 +563,9 @@ uint64_t calls_tick(struct daemon *d)
 			p->congested = false;
 		else if (p->congested && p->retry_us < next)
 			next = p->retry_us;
+		/* There is nothing that its reader could take: that time is not his. */
+		if (c->state == CALL_DEFERRED || call_waits_for_log(d, c))
+			c->progress_us = d->now_us;
 		if (c->state == CALL_RUNNING) {
 			if (d->now_us >= c->note_us) {
 				c->note_us = d->now_us + d->options.note_ms * 1000;

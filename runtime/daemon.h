@@ -25,7 +25,7 @@
 #include "runtime/tenant.h"
 #include "sched/sched.h"
 
-enum { NONE = 0xffffffffu, PRINCIPAL_MIXED = 0xfffffffeu };
+enum { NONE = 0xffffffffu };
 enum { ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
 
 struct principal {
@@ -175,7 +175,8 @@ struct call {
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
 	uint64_t seq_made;
-	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ended */
+	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ends */
+	bool cut;               /* it has its END: what is not made of it goes a token at a time */
 	struct utf8_stream utf8;
 	bool pages_lost;
 	uint32_t wait_why, wait_place;
@@ -280,6 +281,7 @@ struct daemon {
 	/* The host slab, its pages' digests, and a ring of copies that are done and not told yet. */
 	uint8_t *host;
 	struct engine_sum *host_sums;
+	uint8_t *host_state;    /* per page of the host: bits of enum host_state */
 	struct copied {
 		uint64_t copy;
 		int err;
@@ -318,8 +320,8 @@ struct daemon {
 	struct inject inject;
 	struct page_sum *sums;  /* per page, by pages_number */
 	bool scrubbing;         /* a job of the scrub's is with the engine */
-	uint32_t wipe_count;    /* device pages that came back of forgotten sessions, to be zeroed */
-	struct engine_job *wiping; /* the job that has some of them, until it is sent */
+	uint32_t wipe_count;    /* device pages that are PAGE_FORGOTTEN */
+	bool forget_due;        /* a session was forgotten: what is free is to be looked at */
 	uint32_t scrub_page;
 	uint64_t scrub_next_us, scrub_began_us;
 	uint64_t incidents[REASON_COUNT], conflicts_told;
@@ -392,6 +394,8 @@ void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *e
 /* Sends what can be sent now: ACCEPTED, DATA within the credit, END; frees the slot after END. */
 void call_flush(struct daemon *d, uint32_t call);
 void calls_flush(struct daemon *d);
+/* The next of it may not be sent before the audit log is on disk: it waits for that, not for its reader. */
+bool call_waits_for_log(const struct daemon *d, const struct call *c);
 /* Stalled readers, deadlines of notes. Returns when to be called next. */
 uint64_t calls_tick(struct daemon *d);
 void call_window(struct daemon *d, uint32_t call, uint64_t max_off);
@@ -450,9 +454,18 @@ void turn_counts(struct daemon *d, uint32_t call, struct batch_builder *b, struc
 void turn_sample(struct daemon *d, uint32_t call, struct batch_builder *b, struct ops_sample *sample);
 
 /* lower.c: pages of the host slab, and what copies have in common. */
+enum host_state {
+	HOST_BYTES = 1, /* somebody's bytes are there */
+	HOST_HELD = 2,  /* by the scheduler's word */
+	HOST_BUSY = 4,  /* the engine or the disk copies from or to it */
+	HOST_WIPE = 8   /* to be zeroed after that */
+};
 int lower_open(struct daemon *d);
-/* Pages of the host slab: nothing may be left of them. */
-void lower_zero(struct daemon *d, uint32_t group, uint32_t slot, uint32_t count);
+/* Zeroes what lies on the host and in the hands of copies and is nobody's, a part of it; false: there is
+   more. What is being copied is zeroed after that (forget_due). */
+bool lower_wipe(struct daemon *d);
+/* A copy from or to a page of the host is over; leaves: the page has nothing more to do there. */
+void lower_host_copied(struct daemon *d, uint32_t number, bool leaves);
 void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);
@@ -487,7 +500,9 @@ struct lower_figures {
 	uint64_t puts, gets, lost, bad_slots, read_bytes_s, stalled;
 };
 struct lower_figures lower_figures(const struct daemon *d);
-/* Pages of the disk lost their last owner. */
+/* Zeroes stages: those in hand when they are free again. */
+void lower_disk_wipe(struct daemon *d);
+/* Pages of the host or the disk lost their last owner. */
 void lower_free(struct daemon *d, const struct effect *e);
 /* The session's history was cut; the session is gone, and nothing of it stays in the file. */
 void lower_history_cut(struct daemon *d, uint32_t session, uint32_t tokens);
@@ -591,17 +606,6 @@ uint64_t digests_scrub(struct daemon *d);
    of them, then those of group 1, the first of which is the session's `first`. */
 void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e, uint32_t pages,
 		  bool resumes, uint64_t batch);
-
-/* forget.c */
-#define PAGE_FORGOTTEN 0xfffffffdu /* in page_principal: of a forgotten session, not zeroed yet */
-/* The session's text, tokens and pages go, everywhere; it ends. */
-void session_forget(struct daemon *d, uint32_t session);
-/* Text and tokens in a call's slot. */
-void forget_slot(const struct daemon *d, struct call *c);
-/* A run of pages of a session that is forgotten came back: zeroed before anything else is done. */
-void forget_pages(struct daemon *d, const struct effect *e);
-/* Sends what is to be zeroed to the engine, if no batch takes it along. */
-void forget_submit(struct daemon *d);
 
 /* move.c */
 void session_method_export(struct daemon *d, uint32_t call, const struct wire_call *m);

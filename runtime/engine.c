@@ -1,5 +1,5 @@
 /*
- * The engine's thread. Jobs go to it and come back through two queues of three places, each with one
+ * The engine's thread. Jobs go to it and come back through two queues with a place for each, each with one
  * writer and one reader; an eventfd beside each counts what is in it. Whoever takes from a queue
  * takes from its counter first, so a place is never read before it was written, and the thread
  * sleeps in read(2) when there is nothing to do.
@@ -16,7 +16,6 @@
 #include <time.h>
 #include <unistd.h>
 
-/* One job computes while the loop fills the next; a third is without a batch. */
 /* One that is filled, one with a batch, and two with copies alone: one of them beside the next batch. */
 enum { ENGINE_JOBS = 4 };
 
@@ -136,6 +135,8 @@ static int engine_copy(struct engine *engine, const struct engine_copy *c)
 	const struct ops *ops = forward_ops(engine->forward);
 	struct device *device = forward_device(engine->forward);
 	uint64_t digest[2];
+	if (c->late)
+		nanosleep(&(struct timespec){.tv_nsec = ENGINE_LATE_MS * 1000000L}, NULL);
 	if (!c->up) {
 		c->sum->tokens = c->tokens;
 		TRY(ops->page_digest(device, c->group, c->page, c->tokens, c->sum->digest));

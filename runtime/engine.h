@@ -2,7 +2,7 @@
  * The engine: the one thread that owns the device. The loop hands it whole jobs and gets them back;
  * they share nothing else.
  *
- * Three jobs exist: one computes, one is being filled, one may be of those without a batch. The loop
+ * Four jobs exist: one is being filled, one has a batch, two may be of those without one. The loop
  * takes a free one, fills it, submits it; the engine sets the tags of newly
  * assigned pages, clears what must be cleared, computes the block, and gives the job back through
  * engine_done, announced on engine_fd (an eventfd, readable while any is done).
@@ -39,11 +39,12 @@ struct engine_sum {
 	uint64_t digest[2];
 	uint32_t tokens, reserved;
 };
+enum { ENGINE_LATE_MS = 50 };
 struct engine_copy {
 	uint64_t copy, tag;      /* the scheduler's number; up: the page's new tag */
 	uint32_t group, page, up, tokens;
 	uint32_t stage;          /* the loop's own: what the bytes are of */
-	uint32_t skip;           /* 1: nothing is moved, on purpose */
+	uint32_t skip, late;     /* 1: nothing is moved, it takes ENGINE_LATE_MS longer; on purpose */
 	int err;                 /* the result: an enum err, or 0 */
 	struct engine_sum *sum;  /* beside the bytes; both the engine's until the job is done */
 	uint8_t *bytes;

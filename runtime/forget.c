@@ -1,14 +1,16 @@
 /*
- * session.forget: text, tokens and pages of a session go, everywhere. On the disk its key is written
- * over, so that its rows, its answers and what old pages of the file still hold are nothing; in memory
- * its history, its answers and what was last in hand are zeroed; its pages are zeroed on the device and
- * on the host as they come back. The audit log keeps numbers and ids only, and says that it was done.
+ * session.forget: text, tokens and pages of a session go, everywhere. On the disk its key is written over,
+ * so that its rows, its answers and what old pages of the file still hold are nothing; in memory its
+ * history, its answers and what was last in hand are zeroed; its pages are zeroed on the device as they
+ * come back, and then whatever is nobody's on device and host: what it had there earlier, before it moved,
+ * was cut or gave way, is among that. The audit log keeps numbers and ids only, and says that it was done.
  * What a fork of it has is the fork's.
  */
 #include <sodium.h>
 #include <string.h>
 #include <sys/mman.h>
 
+#include "runtime/forget.h"
 #include "runtime/keep.h"
 
 void forget_slot(const struct daemon *d, struct call *c)
@@ -56,7 +58,7 @@ void session_forget(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
 	const struct wire_id owner = s->id;
-	s->forgets = true;
+	s->forgets = d->forget_due = true;
 	record_session(d, s, STORE_FORGET);
 	sodium_memzero(s->label, sizeof s->label);
 	if (s->form && s->form->sessions == 1 && s->form->tools)
@@ -79,57 +81,112 @@ void session_method_forget(struct daemon *d, uint32_t call, const struct wire_ca
 	call_end(d, call, &end);
 }
 
+/* Pages of the device. */
+
+static uint32_t *page_had(const struct daemon *d, uint32_t group, uint32_t page)
+{
+	return &d->page_principal[pages_number(d, PLACE_DEVICE, group, page)];
+}
+
+static void page_forgotten(struct daemon *d, uint32_t *had)
+{
+	d->wipe_count += *had != PAGE_FORGOTTEN;
+	*had = PAGE_FORGOTTEN;
+}
+
+void forget_page_given(struct daemon *d, uint32_t group, uint32_t page, uint32_t principal)
+{
+	uint32_t *had = page_had(d, group, page);
+	d->wipe_count -= *had == PAGE_FORGOTTEN;
+	*had = principal;
+}
+
+/* A page that did not come up holds who knows what. One that was forgotten on its way holds it again. */
+void forget_page_copied(struct daemon *d, const struct engine_copy *c, int err)
+{
+	uint32_t *had = page_had(d, c->group, c->page);
+	if (*had == PAGE_LEAVING || (c->up && (*had == NONE || *had == PAGE_FORGOTTEN)))
+		page_forgotten(d, had);
+	else if (c->up && err)
+		*had = PRINCIPAL_MIXED;
+}
+
 void forget_pages(struct daemon *d, const struct effect *e)
 {
 	if (e->session == SCHED_NONE || !d->sessions[e->session_key].forgets)
 		return;
-	const uint32_t group = e->as.run.group, first = e->as.run.page_first, count = e->as.run.page_count;
-	if (e->as.run.place == PLACE_HOST && d->host)
-		lower_zero(d, group, first, count);
-	for (uint32_t i = 0; i < count && e->as.run.place == PLACE_DEVICE; i++) {
-		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, group, first + i)];
-		d->wipe_count += *had != PAGE_FORGOTTEN;
-		*had = PAGE_FORGOTTEN;
+	d->forget_due = true;
+	for (uint32_t i = 0; i < e->as.run.page_count && e->as.run.place == PLACE_DEVICE; i++)
+		page_forgotten(d, page_had(d, e->as.run.group, e->as.run.page_first + i));
+}
+
+/* Pages that nobody holds, whoever had them. */
+static void left_mark(struct daemon *d)
+{
+	const uint32_t pages = pages_count(d, PLACE_DEVICE);
+	for (uint32_t i = 0; i < pages; i++) {
+		uint32_t page = i, *had = &d->page_principal[i];
+		struct page_view v;
+		if (*had == NONE || *had == PAGE_FORGOTTEN || *had == PAGE_LEAVING)
+			continue;
+		const uint32_t group = pages_group(d, PLACE_DEVICE, &page);
+		CHECK(sched_page(d->sched, group, page, &v) == 0);
+		if (v.owners == 0 && v.state == PAGE_MOVING)
+			*had = PAGE_LEAVING;
+		else if (v.owners == 0)
+			page_forgotten(d, had);
 	}
 }
 
-/* One job may not hold all of it; the rest waits for the next. */
-static void group_add(struct daemon *d, uint32_t group)
+uint64_t forget_tick(struct daemon *d)
+{
+	if (!d->forget_due)
+		return UINT64_MAX;
+	left_mark(d);
+	forget_submit(d);
+	d->forget_due = !lower_wipe(d);
+	return d->forget_due ? d->now_us : UINT64_MAX;
+}
+
+/* One job does not hold all of it; the rest waits for the next. */
+static void group_add(struct daemon *d, uint32_t group, uint64_t *bytes)
 {
 	struct engine_job *job = d->job;
 	const uint32_t pages = d->limits.group[group].page_count[PLACE_DEVICE];
-	uint32_t *had = d->page_principal + pages_number(d, PLACE_DEVICE, group, 0);
+	uint32_t *had = page_had(d, group, 0);
 	for (uint32_t page = 0; page < pages && d->wipe_count > 0; page++) {
 		if (had[page] != PAGE_FORGOTTEN)
 			continue;
-		if (job->assign_count == job->assign_max)
+		if (job->assign_count == job->assign_max || *bytes >= FORGET_STEP_BYTES)
 			return;
 		struct engine_assign *a = &job->assign[job->assign_count++];
 		*a = (struct engine_assign){.group = group, .page_first = page, .clear = 1};
-		for (; page < pages && had[page] == PAGE_FORGOTTEN; page++) {
+		for (; page < pages && had[page] == PAGE_FORGOTTEN && *bytes < FORGET_STEP_BYTES; page++) {
 			had[page] = NONE;
 			d->wipe_count--;
 			a->page_count++;
+			*bytes += d->limits.group[group].page_bytes;
 		}
 	}
 }
 
-static void runs_add(struct daemon *d)
+/* What the job in hand zeroes already: it may wait for a spare one for a while. */
+static uint64_t hand_bytes(const struct daemon *d)
 {
-	for (uint32_t g = 0; g < d->limits.group_count; g++)
-		group_add(d, g);
+	uint64_t bytes = 0;
+	for (uint32_t i = 0; i < d->job->assign_count; i++) {
+		const struct engine_assign *a = &d->job->assign[i];
+		bytes += a->clear ? a->page_count * d->limits.group[a->group].page_bytes : 0;
+	}
+	return bytes;
 }
 
 void forget_submit(struct daemon *d)
 {
-	if (d->wipe_count > 0 && d->job) {
-		runs_add(d);
-		d->wiping = d->job;
-	}
-	if (!d->wiping || d->wiping != d->job || d->job->batch) {
-		d->wiping = d->wiping == d->job ? d->wiping : NULL;
-		return;
-	}
-	if (step_job_send(d))
-		d->wiping = NULL;
+	uint64_t bytes = d->wipe_count ? hand_bytes(d) : 0;
+	for (uint32_t g = 0; g < d->limits.group_count && d->wipe_count > 0; g++)
+		group_add(d, g, &bytes);
+	/* Runs to be zeroed are all that a job without a batch has of these. */
+	if (d->job->assign_count > 0)
+		(void)step_job_send(d);
 }

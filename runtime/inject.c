@@ -17,7 +17,7 @@ enum { SPEC_MAX = 1024 };
 
 static const char *const names[INJECT_COUNT] = {
 	"tag-device", "tag-table", "swap", "double-assign", "early-free", "skip-free", "bits-idle", "bits-live",
-	"bits-host", "bits-disk", "copy-skip",
+	"bits-host", "bits-disk", "copy-skip", "copy-late",
 };
 
 const char *inject_name(enum inject_kind kind)

@@ -27,6 +27,7 @@ enum inject_kind {
 	INJECT_BITS_HOST,  /* a bit of a page in host memory, before it comes back */
 	INJECT_BITS_DISK,  /* a bit of a page in the disk tier's file, before it comes back */
 	INJECT_COPY_SKIP,  /* a copy down that moves nothing, and says that it is done */
+	INJECT_COPY_LATE,  /* a copy with the device, up or down, that takes 50 ms longer */
 	INJECT_COUNT
 };
 

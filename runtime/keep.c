@@ -145,12 +145,15 @@ void keep_session(struct daemon *d, uint32_t session)
 		return;
 	memset(&row, 0, sizeof row); /* the holes too */
 	CHECK(sched_session(d->sched, s->sched, &v) == 0);
+	/* A turn that runs begins anew after a kill: what it sampled so far is not history yet. */
+	const bool runs = s->call != NONE && d->calls[s->call].kept;
+	const uint32_t history = runs ? d->calls[s->call].prompt : s->history;
 	row.version = ROW_VERSION;
 	row.principal = s->principal;
 	row.epoch = s->epoch;
 	row.turn = s->turn;
 	row.touched_ms = keep_wall_ms();
-	row.history = s->history;
+	row.history = history;
 	row.mark_count = s->mark_count;
 	row.flags = (s->tools ? FLAG_TOOLS : 0) | (s->raw ? FLAG_RAW : 0) | (s->waits_since_us ? FLAG_WAITS : 0);
 	row.residency = v.residency;
@@ -158,16 +161,16 @@ void keep_session(struct daemon *d, uint32_t session)
 	row.lease_us = v.lease_until_us > d->now_us ? v.lease_until_us - d->now_us : 0;
 	row.state = s->state;
 	memcpy(row.label, s->label, sizeof row.label);
-	if (s->call != NONE && d->calls[s->call].kept)
+	if (runs)
 		memcpy(row.op, d->calls[s->call].op.bytes, sizeof row.op);
 	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
 	keep_put(d, TABLE_SESSION, &key, &s->id, &row, sizeof row);
 	if (!s->kept && s->form)
 		tools_put(d, s);
-	chunks_put(d, s, KIND_TOKENS, s->token, sizeof *s->token, CHUNK_TOKENS, s->kept_history, s->history);
+	chunks_put(d, s, KIND_TOKENS, s->token, sizeof *s->token, CHUNK_TOKENS, s->kept_history, history);
 	chunks_put(d, s, KIND_MARKS, s->mark, sizeof *s->mark, CHUNK_MARKS, s->kept_marks, s->mark_count);
 	s->kept = true;
-	s->kept_history = s->history;
+	s->kept_history = history;
 	s->kept_marks = s->mark_count;
 }
 
@@ -474,7 +477,9 @@ int keep_restore(struct daemon *d)
 	}
 	free(n.op);
 	TRY(code);
-	store_owners_end(d->store, session_lives, d, keep_wall_ms());
+	/* What is damaged is left as it is, its key too. */
+	if (n.damaged == 0)
+		store_owners_end(d->store, session_lives, d, keep_wall_ms());
 	if (n.sessions || n.damaged)
 		log_say(LOG_NOTICE, "%u sessions are back, %u of them in a turn%s", n.sessions, n.turns,
 			n.damaged ? "; some were damaged" : "");

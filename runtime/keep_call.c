@@ -399,8 +399,8 @@ static int answer_fill(struct daemon *d, uint32_t slot, const struct kept_call *
 	c->text_length = c->visible = c->text_used = row->blob_length ? 0 : row->text_length;
 	c->seq_made = row->seq_made;
 	c->made_tokens = c->seq_made ? c->sent[c->seq_made - 1].tokens : 0;
-	if (slot == row->slot)
-		marks_restore(d, slot);
+	c->seq = c->seq_made;
+	c->cut = true;
 	return 0;
 }
 
@@ -411,8 +411,7 @@ uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wir
 	if (!d->store || forgotten(d, op) || call_row(d, op, &row, &bytes) != 0 || !(row.flags & FLAG_ENDED) ||
 	    row.principal != principal)
 		return NONE;
-	/* Its own slot has what was sent of it; any other will do. */
-	uint32_t slot = row.slot < d->options.calls && d->calls[row.slot].state == CALL_FREE ? row.slot : NONE;
+	uint32_t slot = NONE;
 	for (uint32_t i = 0; i < d->options.calls && slot == NONE; i++)
 		if (d->calls[i].state == CALL_FREE)
 			slot = i;

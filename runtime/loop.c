@@ -17,6 +17,7 @@
 #include <zmq.h>
 
 #include "runtime/events.h"
+#include "runtime/forget.h"
 #include "runtime/intake.h"
 #include "runtime/keep.h"
 
@@ -406,7 +407,8 @@ static bool drain_over(struct daemon *d)
 		const struct call *c = &d->calls[i];
 		if (c->state == CALL_RUNNING && late)
 			call_cancel(d, i, END_DRAIN);
-		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED;
+		running |= c->state == CALL_RUNNING || c->state == CALL_DEFERRED ||
+			   (c->state == CALL_ENDED && c->peer != NONE && call_waits_for_log(d, c));
 		sending |= c->state == CALL_ENDED && c->peer != NONE;
 	}
 	if (running) {
@@ -598,7 +600,8 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
-	const uint64_t sweep = keep_sweep(d), scrub = digests_scrub(d);
+	const uint64_t sweep = keep_sweep(d), forget = forget_tick(d), scrub = digests_scrub(d);
+	*calls_next = forget < *calls_next ? forget : *calls_next;
 	*calls_next = sweep < *calls_next ? sweep : *calls_next;
 	*calls_next = scrub < *calls_next ? scrub : *calls_next;
 	step_record_close(d);

@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "runtime/events.h"
+#include "runtime/forget.h"
 
 static uint32_t host_pages(const struct daemon *d)
 {
@@ -33,9 +34,31 @@ static uint32_t copies_most(const struct daemon *d)
 	return host_pages(d) + d->limits.group[0].page_count[PLACE_DISK];
 }
 
-void lower_zero(struct daemon *d, uint32_t group, uint32_t slot, uint32_t count)
+bool lower_wipe(struct daemon *d)
 {
-	memset(host_at(d, group, slot), 0, count * d->limits.group[group].page_bytes);
+	uint64_t bytes = 0;
+	lower_disk_wipe(d);
+	for (uint32_t i = 0; i < host_pages(d); i++) {
+		uint32_t slot = i;
+		if (d->host_state[i] == (HOST_BYTES | HOST_BUSY))
+			d->host_state[i] |= HOST_WIPE;
+		if (d->host_state[i] & (HOST_HELD | HOST_BUSY) || d->host_state[i] == 0)
+			continue;
+		if (bytes >= FORGET_STEP_BYTES)
+			return false;
+		const uint32_t group = pages_group(d, PLACE_HOST, &slot);
+		memset(host_at(d, group, slot), 0, d->limits.group[group].page_bytes);
+		bytes += d->limits.group[group].page_bytes;
+		d->host_state[i] = 0;
+	}
+	return true;
+}
+
+void lower_host_copied(struct daemon *d, uint32_t number, bool leaves)
+{
+	uint8_t *state = &d->host_state[number];
+	*state &= (uint8_t)~(leaves ? HOST_BUSY | HOST_HELD : HOST_BUSY);
+	d->forget_due = d->forget_due || (*state & HOST_WIPE);
 }
 
 int lower_open(struct daemon *d)
@@ -49,8 +72,9 @@ int lower_open(struct daemon *d)
 	if (pages == 0)
 		return 0;
 	d->host_sums = calloc(pages, sizeof *d->host_sums);
+	d->host_state = calloc(pages, sizeof *d->host_state);
 	d->host = memory_reserve(groups_bytes(d, PLACE_HOST));
-	return d->host_sums && d->host ? 0 : -ERR_MEMORY;
+	return d->host_sums && d->host_state && d->host ? 0 : -ERR_MEMORY;
 }
 
 static void record_copy(struct daemon *d, const struct effect *e, uint8_t kind, uint32_t page, uint64_t tag)
@@ -73,7 +97,6 @@ static void host_copy(struct daemon *d, const struct effect *e, bool up)
 {
 	struct engine_job *job = d->job;
 	const uint32_t slot = up ? e->as.copy.page_from : e->as.copy.page_to;
-	CHECK(job);
 	const uint32_t group = e->as.copy.group, number = pages_number(d, PLACE_HOST, group, slot);
 	const uint64_t bytes = d->limits.group[group].page_bytes;
 	CHECK(job->copy_count < job->copy_max);
@@ -81,7 +104,9 @@ static void host_copy(struct daemon *d, const struct effect *e, bool up)
 		.copy = e->as.copy.copy, .group = group, .page = up ? e->as.copy.page_to : e->as.copy.page_from,
 		.up = up, .tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
 		.bytes = host_at(d, group, slot), .stage = NONE,
-		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP)};
+		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP),
+		.late = inject_now(&d->inject, INJECT_COPY_LATE)};
+	d->host_state[number] = HOST_BYTES | HOST_HELD | HOST_BUSY;
 	/* Nobody writes there now: the page is on its way up. */
 	if (up && inject_now(&d->inject, INJECT_BITS_HOST))
 		host_at(d, group, slot)[inject_random(&d->inject, bytes)] ^= 1;
@@ -96,7 +121,7 @@ void lower_copy(struct daemon *d, const struct effect *e)
 	else
 		host_copy(d, e, up);
 	if (up) {
-		d->page_principal[pages_number(d, PLACE_DEVICE, group, e->as.copy.page_to)] = e->principal;
+		forget_page_given(d, group, e->as.copy.page_to, e->principal);
 		record_copy(d, e, STORE_ASSIGN, e->as.copy.page_to, e->as.copy.tag_to);
 	} else if (e->as.copy.place_from == PLACE_DEVICE) {
 		record_copy(d, e, STORE_FREE, e->as.copy.page_from, e->as.copy.tag_from);
@@ -107,9 +132,8 @@ void lower_copy(struct daemon *d, const struct effect *e)
 void lower_submit(struct daemon *d)
 {
 	lower_disk_pump(d);
-	if (!d->job || d->job->copy_count == 0 || !step_job_send(d))
-		return;
-	lower_disk_pump(d);
+	if (d->job->copy_count > 0 && step_job_send(d))
+		lower_disk_pump(d);
 }
 
 void lower_done(struct daemon *d, uint64_t copy, int err)
@@ -137,12 +161,13 @@ void lower_take(struct daemon *d, const struct engine_job *job)
 	for (uint32_t i = 0; i < job->copy_count; i++) {
 		const struct engine_copy *c = &job->copy[i];
 		const int err = job->err ? -job->err : c->err;
-		if (err && c->up)
-			d->page_principal[pages_number(d, PLACE_DEVICE, c->group, c->page)] = PRINCIPAL_MIXED;
+		forget_page_copied(d, c, err);
 		if (c->stage != NONE) {
 			lower_disk_took(d, c->stage, err);
 			continue;
 		}
+		/* What went up is needed here no more. */
+		lower_host_copied(d, (uint32_t)(c->sum - d->host_sums), c->up);
 		lower_done(d, c->copy, err);
 		if (err && c->up && err == ERR_INTEGRITY)
 			host_incident(d, c);

@@ -10,6 +10,7 @@
 #include "runtime/lower_disk.h"
 
 #include <inttypes.h>
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -122,17 +123,19 @@ void lower_forget(struct daemon *d, uint32_t session)
 
 void lower_free(struct daemon *d, const struct effect *e)
 {
-	struct lower_disk *x = d->disk;
-	if (!x || e->as.run.place != PLACE_DISK)
-		return;
-	for (uint32_t i = 0; i < e->as.run.page_count; i++)
-		disk_empty(d, e->as.run.group, e->as.run.page_first + i);
+	const uint32_t group = e->as.run.group, first = e->as.run.page_first, count = e->as.run.page_count;
+	for (uint32_t i = 0; i < count && e->as.run.place == PLACE_HOST; i++)
+		d->host_state[pages_number(d, PLACE_HOST, group, first + i)] &= (uint8_t)~HOST_HELD;
+	for (uint32_t i = 0; i < count && e->as.run.place == PLACE_DISK && d->disk; i++)
+		disk_empty(d, group, first + i);
 }
 
 /* Telling. */
 
 static void tell(struct daemon *d, const struct disk_move *m, int err)
 {
+	if (m->from == PLACE_HOST)
+		lower_host_copied(d, pages_number(d, PLACE_HOST, m->group, m->page), true);
 	lower_done(d, m->copy, err);
 	if (err)
 		d->disk->lost++;
@@ -167,6 +170,7 @@ static struct stage *stage_take(struct lower_disk *x, const struct disk_move *m)
 			continue;
 		g->move = *m;
 		g->engine = g->told = false;
+		g->used |= m->from != PLACE_HOST;
 		g->tag = x->slot[m->group][m->slot].tag;
 		memset(&g->job, 0, sizeof g->job);
 		g->job.group = m->group;
@@ -178,10 +182,29 @@ static struct stage *stage_take(struct lower_disk *x, const struct disk_move *m)
 	return NULL;
 }
 
+static void stage_wipe(const struct lower_disk *x, struct stage *g)
+{
+	sodium_memzero(g->bytes, x->stage_bytes);
+	g->used = g->wipe = false;
+}
+
 static void stage_free(struct lower_disk *x, struct stage *g)
 {
 	x->stages_down -= g->move.to == PLACE_DISK;
 	g->state = STAGE_FREE;
+	if (g->wipe)
+		stage_wipe(x, g);
+}
+
+void lower_disk_wipe(struct daemon *d)
+{
+	struct lower_disk *x = d->disk;
+	for (uint32_t i = 0; x && i < STAGES; i++) {
+		struct stage *g = &x->stage[i];
+		g->wipe = g->used;
+		if (g->state == STAGE_FREE && g->wipe)
+			stage_wipe(x, g);
+	}
 }
 
 /* The slot still stands for what this move brings. */
@@ -231,7 +254,7 @@ static bool down_begin(struct daemon *d, const struct disk_move *m)
 		tell(d, m, ERR_IO);
 		return true;
 	}
-	if (m->from == PLACE_DEVICE && (!d->job || d->job->copy_count == d->job->copy_max))
+	if (m->from == PLACE_DEVICE && d->job->copy_count == d->job->copy_max)
 		return false;
 	struct stage *g = stage_take(x, m);
 	if (!g)
@@ -247,7 +270,8 @@ static bool down_begin(struct daemon *d, const struct disk_move *m)
 	g->engine = true;
 	d->job->copy[d->job->copy_count++] = (struct engine_copy){
 		.copy = m->copy, .page = m->page, .tokens = m->tokens, .sum = &g->sum, .bytes = g->bytes,
-		.stage = (uint32_t)(g - x->stage), .skip = inject_now(&d->inject, INJECT_COPY_SKIP)};
+		.stage = (uint32_t)(g - x->stage), .skip = inject_now(&d->inject, INJECT_COPY_SKIP),
+		.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	return true;
 }
 
@@ -302,14 +326,15 @@ static void ring_run(struct daemon *d, struct move_ring *ring, bool (*begin)(str
 static void ups_run(struct daemon *d)
 {
 	struct lower_disk *x = d->disk;
-	for (uint32_t i = 0; i < STAGES && d->job; i++) {
+	for (uint32_t i = 0; i < STAGES; i++) {
 		struct stage *g = &x->stage[i];
 		if (g->state != STAGE_UP || g->engine || d->job->copy_count == d->job->copy_max)
 			continue;
 		g->engine = true;
 		d->job->copy[d->job->copy_count++] = (struct engine_copy){
 			.copy = g->move.copy, .page = g->move.page, .up = 1, .tokens = g->move.tokens,
-			.tag = g->move.tag_to, .sum = &g->sum, .bytes = g->bytes, .stage = i};
+			.tag = g->move.tag_to, .sum = &g->sum, .bytes = g->bytes, .stage = i,
+			.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	}
 }
 
@@ -358,6 +383,8 @@ void lower_disk_copy(struct daemon *d, const struct effect *e)
 		.session = (uint32_t)e->session_key, .id = d->sessions[e->session_key].id};
 	CHECK(x);
 	CHECK(m.slot < x->slot_count[m.group]);
+	if (m.from == PLACE_HOST)
+		d->host_state[pages_number(d, PLACE_HOST, m.group, m.page)] |= HOST_BUSY;
 	if (!down) {
 		ring_put(x, &x->loads, &m);
 		return;
@@ -486,6 +513,9 @@ static void job_done(struct daemon *d, struct disk_job *job)
 	for (uint32_t i = 0; i < DROPS; i++)
 		if (job == &x->drop[i].job) {
 			x->drop[i].busy = false;
+			if (job->err)
+				log_say(LOG_ERROR, "a page cannot be removed from the disk tier: %s; its bytes stay in "
+					"slot %u", job->why, job->slot);
 			x->slot[job->group][x->drop[i].slot].writes--;
 			return;
 		}

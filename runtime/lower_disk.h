@@ -49,6 +49,7 @@ enum stage_state { STAGE_FREE, STAGE_DOWN, STAGE_WRITE, STAGE_READ, STAGE_UP };
 struct stage {
 	enum stage_state state;
 	bool engine, told;          /* with the engine; the scheduler has its COPY_DONE */
+	bool used, wipe;            /* its bytes are somebody's; they are zeroed when it is free */
 	struct disk_move move;
 	struct engine_sum sum;
 	struct disk_job job;        /* its bytes: the stage's own, or the host's */
@@ -69,6 +70,7 @@ struct lower_disk {
 	uint32_t ring_size;
 	struct stage stage[STAGES];
 	uint32_t stages_down;
+	uint64_t stage_bytes;
 	struct drop {
 		struct disk_job job;
 		bool busy;

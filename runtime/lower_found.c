@@ -54,7 +54,6 @@ static int rings_open(struct daemon *d, struct lower_disk *x, uint32_t slots)
 
 static int tables_open(struct daemon *d, struct lower_disk *x)
 {
-	uint64_t page_bytes = 0;
 	uint32_t slots = 0;
 	for (uint32_t g = 0; g < d->limits.group_count; g++) {
 		const uint32_t count = x->slot_count[g];
@@ -64,10 +63,11 @@ static int tables_open(struct daemon *d, struct lower_disk *x)
 		for (uint32_t i = 0; i < count; i++)
 			x->slot[g][i].file = i;
 		slots += count;
-		page_bytes = d->limits.group[g].page_bytes > page_bytes ? d->limits.group[g].page_bytes : page_bytes;
+		if (d->limits.group[g].page_bytes > x->stage_bytes)
+			x->stage_bytes = d->limits.group[g].page_bytes;
 	}
 	for (uint32_t i = 0; i < STAGES; i++)
-		if (!(x->stage[i].bytes = memory_reserve(page_bytes)))
+		if (!(x->stage[i].bytes = memory_reserve(x->stage_bytes)))
 			return -ERR_MEMORY;
 	return rings_open(d, x, slots);
 }
@@ -137,7 +137,7 @@ void lower_disk_close(struct daemon *d)
 			munmap(x->chain[i], units * sizeof *x->chain[i]);
 	for (uint32_t i = 0; i < STAGES; i++)
 		if (x->stage[i].bytes)
-			munmap(x->stage[i].bytes, d->limits.group[0].page_bytes);
+			munmap(x->stage[i].bytes, x->stage_bytes);
 	free(x->loads.at);
 	free(x->downs.at);
 	free(x->drop_ring);

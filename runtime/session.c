@@ -8,6 +8,7 @@
 #include <sys/mman.h>
 
 #include "runtime/events.h"
+#include "runtime/forget.h"
 #include "runtime/keep.h"
 
 enum {

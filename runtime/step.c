@@ -8,6 +8,7 @@
 
 #include "runtime/events.h"
 #include "runtime/fault.h"
+#include "runtime/forget.h"
 #include "runtime/keep.h"
 
 struct granted step_granted;
@@ -101,14 +102,12 @@ static uint8_t assign(struct daemon *d, const struct effect *e)
 {
 	struct engine_job *job = d->job;
 	uint32_t clear = 0;
-	CHECK(job);
 	CHECK(job->assign_count < job->assign_max);
 	for (uint32_t i = 0; i < e->as.run.page_count; i++) {
-		uint32_t *had = &d->page_principal[pages_number(d, PLACE_DEVICE, e->as.run.group,
-								e->as.run.page_first + i)];
-		clear |= *had != NONE && *had != e->principal;
-		d->wipe_count -= *had == PAGE_FORGOTTEN;
-		*had = e->principal;
+		const uint32_t page = e->as.run.page_first + i;
+		const uint32_t had = d->page_principal[pages_number(d, PLACE_DEVICE, e->as.run.group, page)];
+		clear |= had != NONE && had != e->principal;
+		forget_page_given(d, e->as.run.group, page, e->principal);
 	}
 	job->assign[job->assign_count++] = (struct engine_assign){
 		.group = e->as.run.group, .page_first = e->as.run.page_first,
@@ -179,7 +178,6 @@ static void entry_build(struct daemon *d, uint32_t i, uint64_t batch)
 static void batch_build(struct daemon *d, const struct effect *e)
 {
 	struct engine_job *job = d->job;
-	CHECK(job);
 	CHECK(!d->in_flight);
 	d->entry_count = e->as.batch.entry_count;
 	CHECK(d->entry_count <= d->limits.batch_turns);
@@ -295,6 +293,7 @@ bool step_job_send(struct daemon *d)
 		return false;
 	engine_submit(d->engine, d->job);
 	d->job = engine_job(d->engine);
+	CHECK(d->job);
 	return true;
 }
 
@@ -407,7 +406,7 @@ static void job_failed(struct daemon *d, const struct engine_job *job)
 		log_say(LOG_ERROR, "the device failed: %s", err_text(job->err));
 }
 
-/* A job without a batch: digests of pages at rest. */
+/* A job without a batch: copies, digests of pages at rest, pages to be zeroed. */
 static void step_idle_done(struct daemon *d, struct engine_job *job)
 {
 	job_failed(d, job);

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
@@ -268,6 +269,10 @@ int anchor_open(struct store_anchor *anchor, const struct store_disk *disk, cons
 	anchor->fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (anchor->fd < 0)
 		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", path, strerror(errno));
+	/* A copy of the folder has the same name for its anchors. */
+	if (flock(anchor->fd, LOCK_EX | LOCK_NB) != 0)
+		return store_refuse(reason, -ERR_IN_USE, "anchors: '%s' is in use by another process: one log, or a "
+				    "copy of it, runs already; stop that, or name another folder", path);
 	int code = tail_read(anchor->fd, &last, &any);
 	if (code != 0)
 		return store_refuse(reason, code, "anchors: '%s' cannot be used: %s", path, err_text(code));

@@ -186,6 +186,13 @@ struct store_conflict {
 };
 int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
 		   uint32_t page_tokens, struct store_conflict *conflict);
+/* Entries whose wall clock stands before that of the entry before them, in order, the newest: between them
+   a time can be found by halving. Beyond BACKS_MAX the oldest is dropped. */
+enum { BACKS_MAX = 64 };
+struct store_backs {
+	uint64_t count, seq[BACKS_MAX];
+};
+int store_meta_backs(MDB_txn *txn, MDB_dbi meta, struct store_backs *out);
 /* The ids of the beacon's places that are entries already. */
 int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS]);
 int store_meta_ids_put(MDB_txn *txn, const struct store_disk *disk, const uint64_t ids[BEACON_SLOTS]);

@@ -159,6 +159,36 @@ void store_entry_add(struct store_entry *entry, const struct store_record *recor
 	entry->count++;
 }
 
+static int meta_put(MDB_txn *txn, MDB_dbi meta, const char *name, const void *data, size_t bytes)
+{
+	MDB_val key = {strlen(name), (void *)name}, value = {bytes, (void *)data};
+	int rc = mdb_put(txn, meta, &key, &value, 0);
+	return rc == 0 ? 0 : store_code(rc);
+}
+
+int store_meta_backs(MDB_txn *txn, MDB_dbi meta, struct store_backs *out)
+{
+	MDB_val key = {5, "backs"}, value;
+	const int rc = mdb_get(txn, meta, &key, &value);
+	*out = (struct store_backs){0};
+	if (rc == 0 && value.mv_size == sizeof *out)
+		memcpy(out, value.mv_data, sizeof *out);
+	if (out->count > BACKS_MAX)
+		out->count = 0;
+	return rc == 0 || rc == MDB_NOTFOUND ? 0 : store_code(rc);
+}
+
+/* The clock was set back before this entry. */
+static int back_put(MDB_txn *txn, const struct store_disk *disk, uint64_t seq)
+{
+	struct store_backs backs;
+	TRY(store_meta_backs(txn, disk->meta, &backs));
+	if (backs.count == BACKS_MAX)
+		memmove(backs.seq, backs.seq + 1, --backs.count * sizeof backs.seq[0]);
+	backs.seq[backs.count++] = seq;
+	return meta_put(txn, disk->meta, "backs", &backs, sizeof backs);
+}
+
 /* Header, hash, and the entry as the next of the chain. */
 static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
 		     struct store_head *head, uint8_t kind, unsigned flags)
@@ -181,6 +211,8 @@ static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store
 		rc = mdb_put(txn, disk->audit, &key, &value, MDB_APPEND);
 	if (rc != 0)
 		return store_code(rc);
+	if (header.wall_ns < head->wall_ns)
+		TRY(back_put(txn, disk, seq));
 	head->seq = seq;
 	memcpy(head->hash, hash, sizeof hash);
 	head->mono_ns = header.mono_ns;
@@ -197,13 +229,6 @@ int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct s
 	entry->value[BODY_COUNT] = (uint8_t)(entry->count >> 8);
 	entry->value[BODY_COUNT + 1] = (uint8_t)entry->count;
 	return entry_put(entry, txn, disk, head, STORE_STEP_END, flags);
-}
-
-static int meta_put(MDB_txn *txn, MDB_dbi meta, const char *name, const void *data, size_t bytes)
-{
-	MDB_val key = {strlen(name), (void *)name}, value = {bytes, (void *)data};
-	int rc = mdb_put(txn, meta, &key, &value, 0);
-	return rc == 0 ? 0 : store_code(rc);
 }
 
 int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,

@@ -29,21 +29,24 @@ struct store_reader {
 	struct segment segment; /* the one that was asked for last */
 	uint64_t first;   /* the first entry that is there */
 	bool live;        /* a daemon runs beside */
-	uint32_t reads;   /* of this transaction */
 	uint32_t page_tokens;
+	struct store_backs backs;
 };
 
-enum { READS_MAX = 4096 }; /* of one transaction beside a daemon: some milliseconds */
+enum { LOOKS_MAX = 4096 }; /* entries that are passed over in one transaction: some milliseconds */
 
-/* Not longer than a moment in one transaction: old pages of the file are free again for the writer. */
-static int reader_pace(struct store_reader *r)
+/* Beside a daemon no transaction outlasts a call: old pages of the file are free again for the writer,
+   however long the caller takes with what it was given. */
+static int look_begin(const struct store_reader *r)
 {
-	if (!r->live || ++r->reads < READS_MAX)
-		return 0;
-	r->reads = 0;
-	mdb_txn_reset(r->txn);
-	const int rc = mdb_txn_renew(r->txn);
+	const int rc = r->live ? mdb_txn_renew(r->txn) : 0;
 	return rc == 0 ? 0 : store_code(rc);
+}
+
+static void look_end(const struct store_reader *r)
+{
+	if (r->live)
+		mdb_txn_reset(r->txn);
 }
 
 static int reader_look(struct store_reader *r, char *reason)
@@ -70,10 +73,15 @@ static int reader_begin(struct store_reader *r, char *reason)
 	MDB_dbi meta;
 	MDB_val key = {4, "span"}, value;
 	r->page_tokens = 16;
-	if (rc == 0 && mdb_dbi_open(r->txn, "meta", 0, &meta) == 0 && mdb_get(r->txn, meta, &key, &value) == 0 &&
-	    value.mv_size == sizeof r->page_tokens)
+	if (rc == 0)
+		rc = mdb_dbi_open(r->txn, "meta", 0, &meta);
+	if (rc == 0 && mdb_get(r->txn, meta, &key, &value) == 0 && value.mv_size == sizeof r->page_tokens)
 		memcpy(&r->page_tokens, value.mv_data, sizeof r->page_tokens);
+	if (rc == 0 && store_meta_backs(r->txn, meta, &r->backs) != 0)
+		rc = MDB_CORRUPTED;
 	r->first = segments_first(r->disk.dir, r->walk.archived.seq);
+	if (rc == 0)
+		look_end(r);
 	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
 }
 
@@ -206,16 +214,23 @@ uint64_t store_reader_first(const struct store_reader *reader)
 	return reader->walk.head.seq ? reader->first : 0;
 }
 
+uint64_t store_reader_ordered(const struct store_reader *reader, uint64_t seq)
+{
+	for (uint32_t i = 0; i < reader->backs.count; i++)
+		if (reader->backs.seq[i] > seq && reader->backs.seq[i] <= reader->walk.head.seq)
+			return reader->backs.seq[i];
+	return reader->walk.head.seq + 1;
+}
+
 uint32_t store_reader_page_tokens(const struct store_reader *reader)
 {
 	return reader->page_tokens;
 }
 
-/* An entry, wherever it lies; what is given out lives until the next call. */
+/* An entry, wherever it lies; what is given out lives until look_end. */
 static int entry_find(struct store_reader *r, uint64_t seq, const uint8_t **bytes, size_t *count)
 {
 	MDB_val key = {sizeof seq, &seq}, value;
-	TRY(reader_pace(r));
 	const int rc = mdb_get(r->txn, r->audit, &key, &value);
 	if (rc == 0) {
 		*bytes = value.mv_data;
@@ -240,12 +255,16 @@ int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_
 	struct store_header header;
 	const uint8_t *bytes;
 	size_t count;
-	TRY(entry_find(reader, seq, &bytes, &count));
-	if (count < sizeof header)
-		return -ERR_BAD_FILE;
-	memcpy(&header, bytes, sizeof header);
-	*wall_ns = header.wall_ns;
-	return 0;
+	TRY(look_begin(reader));
+	int err = entry_find(reader, seq, &bytes, &count);
+	if (err == 0 && count < sizeof header)
+		err = -ERR_BAD_FILE;
+	if (err == 0) {
+		memcpy(&header, bytes, sizeof header);
+		*wall_ns = header.wall_ns;
+	}
+	look_end(reader);
+	return err;
 }
 
 /* The table, from seq on. */
@@ -256,7 +275,7 @@ static int table_find(struct store_reader *reader, uint64_t seq, const void *byt
 		MDB_cursor *cursor;
 		MDB_val key = {sizeof seq, &seq}, value;
 		int rc = mdb_cursor_open(reader->txn, reader->audit, &cursor);
-		uint32_t left = READS_MAX;
+		uint32_t left = LOOKS_MAX;
 		if (rc != 0)
 			return store_code(rc);
 		for (rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE); rc == 0 && left > 0; left--) {
@@ -273,13 +292,13 @@ static int table_find(struct store_reader *reader, uint64_t seq, const void *byt
 		mdb_cursor_close(cursor);
 		if (rc != 0)
 			return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
-		reader->reads = READS_MAX;
-		TRY(reader_pace(reader));
+		look_end(reader);
+		TRY(look_begin(reader));
 	}
 }
 
-int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
-		      uint64_t *found)
+static int look_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
+		     uint64_t *found)
 {
 	const uint8_t *entry;
 	size_t length;
@@ -295,12 +314,18 @@ int store_reader_find(struct store_reader *reader, uint64_t seq, const void *byt
 	return table_find(reader, seq, bytes, count, found);
 }
 
-int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_read_entry *out)
+int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
+		      uint64_t *found)
+{
+	TRY(look_begin(reader));
+	const int err = look_find(reader, seq, bytes, count, found);
+	look_end(reader);
+	return err;
+}
+
+static int entry_read(const uint8_t *bytes, size_t count, uint64_t seq, struct store_read_entry *out)
 {
 	struct store_header header;
-	const uint8_t *bytes;
-	size_t count;
-	TRY(entry_find(reader, seq, &bytes, &count));
 	if (count < sizeof header + STORE_HASH)
 		return -ERR_BAD_FILE;
 	memcpy(&header, bytes, sizeof header);
@@ -324,18 +349,34 @@ int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_r
 	return right ? 0 : -ERR_BAD_FILE;
 }
 
+int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_read_entry *out)
+{
+	const uint8_t *bytes;
+	size_t count;
+	TRY(look_begin(reader));
+	int err = entry_find(reader, seq, &bytes, &count);
+	if (err == 0)
+		err = entry_read(bytes, count, seq, out);
+	look_end(reader);
+	return err;
+}
+
 int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t group,
 		     uint64_t page, struct store_row *out)
 {
 	uint64_t number_of = (uint64_t)place << 56 | (uint64_t)group << 48 | page;
 	MDB_val key = {sizeof number_of, &number_of}, value;
 	struct store_own row;
-	int rc = mdb_get(reader->txn, reader->own, &key, &value);
+	TRY(look_begin(reader));
+	const int rc = mdb_get(reader->txn, reader->own, &key, &value);
+	const bool right = rc == 0 && value.mv_size == sizeof row;
+	if (right)
+		memcpy(&row, value.mv_data, sizeof row);
+	look_end(reader);
 	if (rc != 0)
 		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
-	if (value.mv_size != sizeof row)
+	if (!right)
 		return -ERR_BAD_FILE;
-	memcpy(&row, value.mv_data, sizeof row);
 	if (row.crc != store_crc(number_of, &row))
 		return -ERR_INTEGRITY;
 	*out = (struct store_row){

@@ -18,6 +18,8 @@ uint64_t store_reader_first(const struct store_reader *reader);
 int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns);
 int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
 		      uint64_t *found);
+/* One past the last of the entries from seq on in which the clock does not go back. */
+uint64_t store_reader_ordered(const struct store_reader *reader, uint64_t seq);
 uint32_t store_reader_page_tokens(const struct store_reader *reader); /* of the last boot */
 uint64_t store_reader_last(const struct store_reader *reader); /* the last entry's number, 0: none */
 uint32_t store_reader_boot(const struct store_reader *reader); /* the last boot's number */

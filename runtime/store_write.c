@@ -328,10 +328,11 @@ static void *writer_run(void *arg)
 			store_announce(s);
 			break;
 		}
+		/* Who sees that it is settled sees all the rest: the tail is last. */
 		atomic_store_explicit(&s->keep_tail, b.keep_at, memory_order_release);
-		atomic_store_explicit(&s->tail, b.at, memory_order_release);
 		atomic_store_explicit(&s->durable, b.step, memory_order_release);
 		atomic_store(&s->waits, false);
+		atomic_store_explicit(&s->tail, b.at, memory_order_release);
 		if (writes)
 			store_announce(s);
 		until = chores(s, &b);

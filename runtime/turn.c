@@ -362,6 +362,9 @@ void turns_deferred(struct daemon *d)
 		struct session *s = c->session == NONE ? NULL : &d->sessions[c->session];
 		if (s && s->used && s->call != NONE)
 			continue;
+		/* Its beginning is on record too, or it waits on. */
+		if (!step_room(d))
+			return;
 		c->state = CALL_ENDED;
 		int code = wire_read_call(c->text, c->deferred_body, &d->wire, &d->message) ? ERR_INTERNAL : 0;
 		/* Much may have happened to the session meanwhile: it is looked up again by its id. */

@@ -1,4 +1,5 @@
 """What the tests of the daemon share: a tiny model, a daemon on it, and what must hold after each test."""
+import json
 import os
 import random
 import subprocess
@@ -47,6 +48,34 @@ def unsanitary(words):
 def left_clean(daemon):
     assert daemon.stop(keep=True) == 0
     unsanitary(daemon.words())
+
+
+def begin(home, *options, model=MODEL):
+    """A daemon in a folder of its own, or in the one that another has left, whose words are put aside."""
+    if home and os.path.exists(f"{home}/log"):
+        os.rename(f"{home}/log", f"{home}/log.{time.time()}")
+    return Daemon(model, *options, home=home)
+
+
+def kill(daemon):
+    daemon.process.kill()
+    daemon.process.wait()
+    daemon.log.close()
+    unsanitary(daemon.words())
+
+
+def audit(state, *question, code=0):
+    done = subprocess.run([f"{BUILD}/holdfastd", "audit", "--state", state, "--json", *map(str, question)], capture_output=True,
+                          text=True, timeout=60 * ar1.SLOW)
+    assert done.returncode == code, (question, done.returncode, done.stderr[-500:])
+    return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def until(what, seconds=20):
+    deadline = time.time() + seconds * ar1.SLOW
+    while not what():
+        assert time.time() < deadline, "it does not come"
+        time.sleep(0.02)
 
 
 def await_message(wire, type, channel):

@@ -52,6 +52,9 @@ def of_page():
         assert ask("page", page, f"{started - 3600:.3f}") == []
         assert ask("page", page, f"{middle:.3f}")[-1]["tag"] == shown["tag"]
     assert "assign" in ask("page", next(iter(pages)), text=True)
+    assert ask("page", f"0:{page}") == records and ask("page", f"1:{page}") == []
+    for wrong in ("1:", ":1", "x:1", "300:1", "1:2:3"):
+        ask("page", wrong, code=2)
 
 
 def of_turn():

@@ -8,8 +8,8 @@ import signal
 import time
 
 import ar1
-from ar1 import CALL, DATA, END, RESUME, Daemon, Refused, Reply, Tap, Wire, pack
-from daemon_rig import MODEL, left_clean, unsanitary, words
+from ar1 import CALL, DATA, END, RESUME, Refused, Reply, Tap, Wire, pack
+from daemon_rig import begin, kill, left_clean, unsanitary, words
 
 tap = Tap()
 RANDOM = random.Random(11)
@@ -18,16 +18,7 @@ OPTIONS = ("--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "-
 
 
 def start(home=None, *options):
-    if home and os.path.exists(f"{home}/log"):
-        os.rename(f"{home}/log", f"{home}/log.{time.time()}")
-    return Daemon(MODEL, *OPTIONS, *options, home=home)
-
-
-def kill(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-    daemon.log.close()
-    unsanitary(daemon.words())
+    return begin(home, *OPTIONS, *options)
 
 
 def ask(ids, **more):

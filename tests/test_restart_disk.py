@@ -2,15 +2,14 @@
 what does not prove to be the session's own does not. Method: sessions play turns; the daemon ends; the file is left as
 it is, or harmed; the next daemon's turns say the tokens of a daemon that never ended, and their END says how many were
 reloaded and how many computed again."""
-import json
 import os
 import shutil
 import subprocess
 import time
 
 import ar1
-from ar1 import BUILD, Daemon, Tap, Wire
-from daemon_rig import FOLDER, MODEL, left_clean, same, unsanitary, words
+from ar1 import BUILD, Tap, Wire
+from daemon_rig import FOLDER, MODEL, audit, begin, kill, left_clean, same, words
 
 tap = Tap()
 OPTIONS = ("--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96",
@@ -23,16 +22,7 @@ THIRD = [words(11) for _ in range(COUNT)]
 
 
 def start(home=None, *options, model=MODEL, base=OPTIONS):
-    if home and os.path.exists(f"{home}/log"):
-        os.rename(f"{home}/log", f"{home}/log.{time.time()}")
-    return Daemon(model, *base, *options, home=home)
-
-
-def kill(daemon):
-    daemon.process.kill()
-    daemon.process.wait()
-    daemon.log.close()
-    unsanitary(daemon.words())
+    return begin(home, *base, *options, model=model)
 
 
 def stop(daemon):
@@ -88,12 +78,6 @@ def there(wire):
         if not any(a["moving"] for a in both) or time.time() > deadline:
             return {k: sum(a[k] for a in both) for k in both[0]}
         time.sleep(0.02)
-
-
-def audit(daemon, question):
-    out = subprocess.run([f"{BUILD}/holdfastd", "audit", question, "--state", f"{daemon.home}/state", "--json"],
-                         capture_output=True, text=True, check=True).stdout
-    return out
 
 
 def orderly():
@@ -251,7 +235,8 @@ def harmed(what, harm, *options, said=None, reloaded=None, base=OPTIONS, model=M
             assert said in daemon.words(), daemon.words()
         left_clean(daemon)
         if logged:
-            assert logged in audit(daemon, "export" if logged == "config" else "incidents"), audit(daemon, "incidents")
+            records = audit(f"{daemon.home}/state", "export" if logged == "config" else "incidents")
+            assert any(logged in (r["kind"], r["reason"]) for r in records), records[-20:]
         shutil.rmtree(home)
     return test
 

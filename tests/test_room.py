@@ -1,32 +1,21 @@
 """Goal: a daemon whose disk is full refuses what is new in clear words, ends what runs, and goes on by itself when there is
 room; its log is anchored in a second folder; its old entries move to segments. Method: a daemon on a small file system
 in memory, where that can be mounted; then verify and archive from the command line."""
-import json
 import os
 import shutil
 import subprocess
 import tempfile
-import time
 
 import ar1
-from ar1 import BUILD, Daemon, Refused, Tap, Wire
-from daemon_rig import MODEL, left_clean, words
+from ar1 import BUILD, Refused, Tap, Wire
+from daemon_rig import MODEL, audit, begin, kill, left_clean, until, words
 
 tap = Tap()
 OPTIONS = ("--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "--batch-rows", "96")
 
 
 def start(*options, home=None):
-    if home and os.path.exists(f"{home}/log"):
-        os.rename(f"{home}/log", f"{home}/log.{time.time()}")
-    return Daemon(MODEL, *OPTIONS, *options, home=home)
-
-
-def audit(state, *question, code=0):
-    done = subprocess.run([f"{BUILD}/holdfastd", "audit", "--state", state, "--json", *map(str, question)], capture_output=True,
-                          text=True, timeout=60 * ar1.SLOW)
-    assert done.returncode == code, (question, done.returncode, done.stderr[-500:])
-    return [json.loads(line) for line in done.stdout.splitlines()]
+    return begin(home, *OPTIONS, *options)
 
 
 def refused(wire, method, a=None, **more):
@@ -35,13 +24,6 @@ def refused(wire, method, a=None, **more):
         return reply.end.get("err", {}).get("n", "")
     except Refused as no:
         return no.name
-
-
-def until(what, seconds=20):
-    deadline = time.time() + seconds * ar1.SLOW
-    while not what():
-        assert time.time() < deadline, "it does not come"
-        time.sleep(0.02)
 
 
 def full():
@@ -106,8 +88,7 @@ def anchored():
     verdict = by()
     assert verdict["ok"] and verdict["anchored"] == verdict["entries"] > 5 and verdict["signed"] == verdict["anchors"] > 0, verdict
     assert audit(f"{home}/state", "verify")[0]["anchored"] == 0
-    daemon.process.kill()
-    daemon.process.wait()
+    kill(daemon)
     shutil.copytree(f"{home}/state", f"{home}/before")
     daemon = start("--anchor", f"{home}/second", "--anchor-ms", "50", home=home)
     left_clean(daemon)

@@ -8,6 +8,7 @@
 #include <errno.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "tests/store_dir.h"
@@ -415,6 +416,70 @@ static void second(void)
 	EXPECT(dir_sound(&v));
 }
 
+static long wall_leap_s;
+
+/* The clock of the whole process; the day can be moved. */
+int clock_gettime(clockid_t clock, struct timespec *t)
+{
+	const int code = (int)syscall(SYS_clock_gettime, clock, t);
+	if (code == 0 && clock == CLOCK_REALTIME)
+		t->tv_sec += wall_leap_s;
+	return code;
+}
+
+/* The steps that an answer of `holdfastd audit` names, as bits. */
+static unsigned asked(const char *question)
+{
+	char command[1000], line[2000];
+	const char *build = getenv("BUILDDIR"), *at;
+	unsigned steps = 0;
+	snprintf(command, sizeof command, "'%s/holdfastd' audit --state '%s' --json %s", build ? build : ".",
+		 store_dir, question);
+	FILE *f = popen(command, "r");
+	EXPECT(f != NULL);
+	while (f != NULL && fgets(line, sizeof line, f) != NULL)
+		if ((at = strstr(line, "\"step\": ")) != NULL && strstr(line, "\"assign\"") != NULL)
+			steps |= 1u << strtoul(at + 8, NULL, 10);
+	EXPECT(f != NULL && pclose(f) == 0);
+	return steps;
+}
+
+/* Set on by two hours, back by three, and right again: what lies between two times is found all the same. */
+static void clock_jumps(void)
+{
+	static const long leaps[] = {0, 0, 7200, -3600, 0};
+	struct store *s;
+	struct store_reader *r;
+	struct store_verified v;
+	char question[100];
+	REQUIRE(dir_open(&s) == 0);
+	const long now = (long)time(NULL);
+	for (uint64_t step = 1; step < 5; step++) {
+		wall_leap_s = leaps[step];
+		REQUIRE(push_step(s, step) == 0);
+		EXPECT(durable_wait(s, step));
+	}
+	EXPECT_EQ(store_close(&s), 0);
+	REQUIRE(store_reader_open(store_dir, &r, store_reason) == 0);
+	EXPECT_EQ(store_reader_ordered(r, 1), 4);
+	EXPECT_EQ(store_reader_ordered(r, 3), 4);
+	EXPECT_EQ(store_reader_ordered(r, 4), 7);
+	store_reader_close(&r);
+	snprintf(question, sizeof question, "between %ld %ld", now - 60, now + 60);
+	EXPECT_EQ(asked(question), 1u << 1 | 1u << 4);
+	snprintf(question, sizeof question, "between %ld %ld", now + 7100, now + 7300);
+	EXPECT_EQ(asked(question), 1u << 2);
+	snprintf(question, sizeof question, "between %ld %ld", now - 3700, now - 3500);
+	EXPECT_EQ(asked(question), 1u << 3);
+	/* Page 4 was assigned in each; between the last two it was that of step 3. */
+	snprintf(question, sizeof question, "page 4 %ld", now - 3000);
+	EXPECT_EQ(asked(question), 1u << 3);
+	snprintf(question, sizeof question, "page 4 %ld", now + 60);
+	EXPECT_EQ(asked(question), 1u << 4);
+	EXPECT_EQ(asked("page 4 1000"), 0);
+	EXPECT(dir_sound(&v));
+}
+
 static void in_dir(void (*test)(void), const char *what)
 {
 	dir_make(test != kills);
@@ -432,6 +497,7 @@ int main(void)
 	in_dir(ring_full, "a full ring refuses, and nothing is lost or moved");
 	in_dir(gather, "a time to gather holds commits back until enough waits");
 	in_dir(idle, "an idle store uses no processor");
+	in_dir(clock_jumps, "a clock that jumps: what lies between two times is found");
 	in_dir(second, "a second opener is refused, in this process and in another");
 	in_dir(kills, "kill -9 at random moments: chain whole, what was durable is there");
 	return tap_done();

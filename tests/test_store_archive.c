@@ -358,6 +358,37 @@ static void set_back(void)
 	EXPECT(anchored(&v, 0));
 }
 
+/* The whole folder, copied while the log is open: the copy would go on with the same anchors. */
+static void copied(void)
+{
+	char mine[256], copy[400], command[2000];
+	struct store *s, *t;
+	const struct store_options o = options(0, 64);
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	REQUIRE(push_step(s, 1) == 0);
+	EXPECT(durable_wait(s, 1));
+	snprintf(mine, sizeof mine, "%s", store_dir);
+	snprintf(copy, sizeof copy, "%s copy", store_dir);
+	snprintf(command, sizeof command, "cp -a '%s' '%s' && rm -f '%s/lock'", mine, copy, copy);
+	REQUIRE(system(command) == 0);
+	struct store_options other = o;
+	other.dir = copy;
+	EXPECT_EQ(store_open(&other, &t, store_reason, &store_warning), -ERR_IN_USE);
+	EXPECT(dir_says("a copy of it, runs already"));
+	EXPECT_EQ(store_close(&s), 0);
+	/* Later it is an old copy. */
+	EXPECT_EQ(store_open(&other, &t, store_reason, &store_warning), -ERR_INTEGRITY);
+	EXPECT(dir_says("an old copy was put in its place"));
+	/* Without anchors nothing tells it from the first: it goes on by itself. */
+	other.anchor_dir = NULL;
+	REQUIRE(store_open(&other, &t, store_reason, &store_warning) == 0);
+	EXPECT_EQ(store_close(&t), 0);
+	snprintf(command, sizeof command, "rm -r '%s'", copy);
+	EXPECT(system(command) == 0);
+	struct store_verified v;
+	EXPECT(anchored(&v, 0));
+}
+
 /* Written anew by one who knows how: every hash from an entry on is right again. */
 static bool forge(uint64_t from)
 {
@@ -522,6 +553,7 @@ int main(void)
 	in_dir(segments_damaged, false, "segments that are damaged, cut off or elsewhere");
 	in_dir(anchors_agree, true, "anchors: up to the end of a closed log, signed by keys that are gone");
 	in_dir(set_back, true, "a log that was set back or cut is refused, and verify says where");
+	in_dir(copied, true, "a copy of the folder does not run beside it, nor in its place");
 	in_dir(written_anew, true, "a log written anew is found by its anchors alone");
 	in_dir(anchors_changed, true, "anchors that were changed, cut off, or signed anew");
 	in_dir(anchors_refused, true, "a second place that fails holds nothing up");
