@@ -56,8 +56,9 @@ enum kv_kind { KV_FP8, KV_INT8, KV_BF16, KV_F32 };
 enum act_kind { ACT_AUTO, ACT_F32, ACT_BF16, ACT_I8_BLOCK, ACT_I8_ROW };
 /* What the rows of given tokens (ops_row.phase 0) multiply with, in the layers' matmuls. INT8: a second
    copy of the weights in 8 bits with a scale a row, and activations in 8 bits with a scale a row; a
-   row of a sampled token, and the head, take the file's weights. */
-enum prefill_kind { PREFILL_SAME, PREFILL_INT8 };
+   row of a sampled token, and the head, take the file's weights. BF16 and FP8 (e4m3 with a scale a row)
+   the same, where a device has them: device_isa then names whose sums they are. */
+enum prefill_kind { PREFILL_SAME, PREFILL_INT8, PREFILL_BF16, PREFILL_FP8 };
 enum isa { ISA_AUTO, ISA_SCALAR, ISA_AVX2, ISA_AVX512 };
 enum gate_kind { GATE_SILU, GATE_GELU };
 enum rope_kind { ROPE_ADJACENT, ROPE_HALVES }; /* pairs (2i, 2i+1), or (i, i + head/2) */

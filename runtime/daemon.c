@@ -71,7 +71,7 @@ static void forward_options_fill(const struct daemon *d, struct forward_options 
 	forward_options_default(f);
 	f->kv = (enum kv_kind)o->kv;
 	f->act = (enum act_kind)o->act;
-	f->prefill = o->prefill == PREFILL_INT8 ? PREFILL_INT8 : PREFILL_SAME;
+	f->prefill = o->prefill <= PREFILL_FP8 ? (enum prefill_kind)o->prefill : PREFILL_SAME;
 	f->isa = (enum isa)o->isa;
 	f->device = o->device;
 	f->integrity = (enum integrity)o->integrity;
@@ -151,7 +151,7 @@ static int prefill_choose(struct daemon *d, struct forward_options *f, struct pl
 {
 	struct forward_needs needs;
 	char reason[MODEL_REASON_MAX];
-	if (d->options.prefill <= PREFILL_INT8)
+	if (d->options.prefill <= PREFILL_FP8)
 		return 0;
 	d->options.prefill = PREFILL_SAME;
 	if ((f->device && strcmp(f->device, "cpu") != 0) || !ops_isa_runs(f->isa) || !ops_isa_prefill(f->isa)) {
@@ -235,6 +235,7 @@ static int plan_make(struct daemon *d, struct plan *p)
 static void plan_print(const struct daemon *d, const struct plan *p)
 {
 	static const char *const kvs[] = {"fp8", "int8", "bf16", "f32"};
+	static const char *const prefills[] = {"same", "int8", "bf16", "fp8"};
 	const struct sched_group *group = d->limits.group;
 	const uint64_t pages = group[0].page_count[PLACE_DEVICE], tokens = pages * d->limits.page_tokens;
 	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
@@ -256,14 +257,14 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 				(unsigned long long)tokens, d->limits.context_tokens,
 				group[1].window_tokens, (unsigned long long)group[1].page_bytes,
 				group[1].page_count[PLACE_DEVICE],
-				d->options.prefill == PREFILL_INT8 ? "int8" : "same",
+				prefills[d->options.prefill],
 				(unsigned long long)p->available, (unsigned long long)head);
 		return;
 	}
 	printf("model      %s (%s, context %u)\n", d->model->title, d->model->arch.name,
 			d->limits.context_tokens);
 	printf("weights    %9.1f MiB%s\n", mib(p->needs.weights_bytes),
-	       d->options.prefill == PREFILL_INT8 ? ", with the copy in 8 bits for given tokens" : "");
+	       d->options.prefill == PREFILL_SAME ? "" : ", with the copy for given tokens");
 	printf("workspace  %9.1f MiB\n", mib(p->needs.workspace_bytes));
 	printf("KV (%s)  %9.1f MiB: %llu pages of %u tokens, %llu tokens in all, %.1f full contexts\n",
 	       kvs[d->options.kv], mib(p->kv_bytes), (unsigned long long)pages,

@@ -290,6 +290,10 @@ static void forward_plan_hash_make(struct forward *forward, const uint16_t *smoo
 		crypto_generichash_update(&state, (const uint8_t *)&windows, sizeof windows);
 	if (forward->plan.prefill != PREFILL_SAME)
 		crypto_generichash_update(&state, (const uint8_t *)given, sizeof given);
+	/* Whose the sums are: in bf16 and fp8 their order is a library's. */
+	const char *const isa = forward->ops->device_isa(forward->device);
+	if (forward->plan.prefill > PREFILL_INT8)
+		crypto_generichash_update(&state, (const uint8_t *)isa, strlen(isa));
 	if (smooth)
 		crypto_generichash_update(&state, (const uint8_t *)smooth, count * sizeof *smooth);
 	crypto_generichash_final(&state, forward->plan_hash, sizeof forward->plan_hash);
@@ -388,8 +392,9 @@ static int forward_begin(struct forward *f, const struct forward_options *option
 			 ops_isa_name(options->isa));
 		return -ERR_UNSUPPORTED;
 	}
-	if (options->prefill != PREFILL_SAME && f->ops != ops_cpu()) {
-		snprintf(reason, MODEL_REASON_MAX, "only the CPU has a copy of the weights for given tokens");
+	if (options->prefill > PREFILL_INT8 && f->ops == ops_cpu()) {
+		snprintf(reason, MODEL_REASON_MAX, "the CPU has no copy of the weights in bf16 or fp8 for given "
+			 "tokens; --prefill-weights int8, or a GPU");
 		return -ERR_UNSUPPORTED;
 	}
 	f->weights_bytes = weights_bytes(f->model, split, f->ops, &f->plan);

@@ -63,9 +63,9 @@ static const struct entry table[] = {
 	       "ranks that the model is split over: processes, on GPUs from --device's on"),
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
-	CHOICE("prefill-weights", prefill, "same|int8|auto", "same",
-	       "weights of given tokens: the file's, or a copy of 8 bits a row; auto: int8 if it is faster "
-	       "here and fits"),
+	CHOICE("prefill-weights", prefill, "same|int8|bf16|fp8|auto", "same",
+	       "weights of given tokens: the file's, or a copy of 8 bits a row, on a GPU also of bf16 or fp8; "
+	       "auto: int8 if it is faster here and fits"),
 	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),
 	CHOICE("digest", digest, "off|resume|scrub", "off",
 	       "content of full pages: compared when a turn resumes, or at rest too"),

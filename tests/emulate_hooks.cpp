@@ -30,6 +30,11 @@ void hook_machine(int devices, int driver, int major, size_t memory_bytes)
 	emulate_runtime_machine(&machine);
 }
 
+void hook_node(size_t bytes)
+{
+	emulate_runtime_node(bytes);
+}
+
 size_t hook_taken(void)
 {
 	return emulate_runtime_taken();

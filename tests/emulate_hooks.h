@@ -23,6 +23,8 @@ struct hook_counts {
 struct hook_counts hook_counts(void);
 /* What the machine is said to be. */
 void hook_machine(int devices, int driver, int major, size_t memory_bytes);
+/* What a graph takes of the device's memory for each node. */
+void hook_node(size_t bytes);
 size_t hook_taken(void);
 
 #ifdef __cplusplus

@@ -40,7 +40,7 @@ gpu() { # NAME COMMAND...: a step that needs a GPU
 }
 
 # What is needed.
-for tool in "$daemon" "$build/tests/make_tiny"; do
+for tool in "$daemon" "$build/tests/make_tiny" "$build/tests/bench/bench_gpu"; do
 	if [ -x "$tool" ]; then say "has ${tool##*/}" ok; else say "has ${tool##*/}" failed; fi
 done
 if nm "$daemon" 2>/dev/null | grep -q cuda_device_open || strings -a "$daemon" 2>/dev/null | grep -q 'sm_%d%d'; then
@@ -93,5 +93,32 @@ done
 gpu "bench" "$daemon" bench "$work/model.gguf" --device cuda
 if [ -n "${HOLDFAST_MODEL:-}" ] && [ $dry = 0 ]; then
 	gpu "bench of the model" "$daemon" bench "$HOLDFAST_MODEL" --device cuda
+fi
+# An 8B-class model's shapes: shares of the copy bandwidth, FP8 against BF16 pages at 1, 8, 32, 64.
+figures='
+import json, sys
+rows = [json.loads(line) for line in open(sys.argv[1])]
+found = {(r.get("kv"), r.get("batch")) for r in rows if r["figure"] == "decode"}
+wanted = {(kv, n) for kv in ("fp8", "bf16") for n in (1, 8, 32, 64)}
+bad = [r for r in rows for x in r.values() if isinstance(x, float) and not 0 <= x < 1e12]
+resident = [r["ratio"] for r in rows if r["figure"] == "resident"]
+sys.exit(bool(wanted - found or bad) or len(resident) != 1 or not any(r["figure"] == "prefill" for r in rows))
+'
+shapes() { # NAME ARGUMENT...
+	name=$1
+	shift
+	if timeout 200 "$build/tests/bench/bench_gpu" "$@" >"$work/figures" 2>"$work/err" &&
+		"$python" -c "$figures" "$work/figures"; then
+		say "$name" ok "\"figures\": [$(paste -sd, "$work/figures")]"
+	else
+		tail -n 3 "$work/err" >&2
+		say "$name" failed
+	fi
+}
+shapes "small shapes on the CPU" cpu --small
+if [ $dry = 1 ]; then
+	say "shapes of an 8B-class model" skipped '"why": "dry"'
+else
+	shapes "shapes of an 8B-class model" cuda
 fi
 exit $failed

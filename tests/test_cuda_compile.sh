@@ -1,8 +1,9 @@
 #!/bin/sh
 # Goal: what nvcc makes of the kernels is what they were written for. Method: what ptxas said of each
 # kernel for sm_90: no spill and no stack frame in any, and registers that leave room for at least
-# one block; the PTX has the instructions that the hot loops are about. Then the program: a device that
-# is not here is refused in one line, and the CPU still works.
+# one block; the PTX has the instructions that the hot loops are about, and where cuobjdump is, so has
+# the machine code; one file is compiled for all GPUs at once, with HOLDFAST_LONG all of them. Then the
+# program: a device that is not here is refused in one line, and the CPU still works.
 # HOLDFAST_CUDA_TABLE=1 prints registers, shared memory and the blocks that an SM of sm_90 can hold.
 set -u
 LC_ALL=C
@@ -25,7 +26,19 @@ skip() {
 }
 
 nvcc=$(sed -n 's/^NVCC = //p' "$BUILDDIR/Makefile" 2>/dev/null)
-kernels='rows matmul attend_row attend_tile attend sample'
+kernels='rows matmul given attend_row attend_tile attend sample ranks'
+checks='no kernel spills
+registers
+vector loads, matrix products, async copies
+one file for sm_80, sm_90 and sm_100
+machine code'
+skip_all() {
+	old=$IFS
+	IFS='
+'
+	for what in $checks; do skip "$what" "$1"; done
+	IFS=$old
+}
 
 # One line a kernel instance: name, registers, shared bytes, stack, spills.
 usage() {
@@ -42,13 +55,9 @@ usage() {
 }
 
 if [ -z "$nvcc" ] || [ "$nvcc" = no ]; then
-	for what in 'no kernel spills' 'registers' 'vector loads, matrix products, async copies'; do
-		skip "$what" "this build has no nvcc"
-	done
+	skip_all "this build has no nvcc"
 elif [ -n "${HOLDFAST_SANITIZED:-}" ]; then
-	for what in 'no kernel spills' 'registers' 'vector loads, matrix products, async copies'; do
-		skip "$what" "the same in the plain build"
-	done
+	skip_all "the same in the plain build"
 else
 	# What ptxas said when the build compiled them, for sm_90; the PTX is made anew.
 	for k in $kernels; do
@@ -56,12 +65,12 @@ else
 			>"$work/$k.log"
 	done
 	usage "$work"/*.log >"$work/usage"
-	for k in matmul attend_row attend_tile; do
+	for k in matmul given attend_row attend_tile; do
 		"$nvcc" -std=c++17 -O3 -fmad=false -arch=compute_90 -I"$SRCDIR" -ptx \
 			"$SRCDIR/kernels/cuda/$k.cu" -o "$work/$k.ptx" 2>"$work/err" || bad=$(cat "$work/err")
 	done
 	bad=$(awk '$4 != 0 || $5 != 0 { print $1 ": stack " $4 ", spilled " $5 }' "$work/usage")
-	[ -z "$bad" ] && [ "$(wc -l <"$work/usage")" -ge 70 ]
+	[ -z "$bad" ] && [ "$(wc -l <"$work/usage")" -ge 84 ]
 	state=$?
 	tap $state "no kernel spills or has a stack frame ($(wc -l <"$work/usage") instances)" "$bad"
 	# A block's threads, by kernel, are in the names of nobody: the largest that each is launched with.
@@ -76,20 +85,71 @@ else
 		printf "# %-60s %4d regs %6d shared %3d blocks %5.0f %% of 64 warps\n", $1, $2, $3, b, b * threads / 2048 * 100
 	}' "$work/usage"
 	bad=
-	for want in 'matmul ld.global.*v4' 'matmul mma.sync.aligned.m16n8k32' 'matmul mma.sync.aligned.m16n8k16' \
+	for want in 'matmul ld.global.*v4' 'matmul mma.sync.aligned.m16n8k32' 'matmul mma.sync.aligned.m16n8k16' 'given mma.sync.aligned.m16n8k32' \
 		'attend_tile mma.sync.aligned.m16n8k16.row.col.f32.bf16' 'attend_tile cp.async.cg' \
 		'attend_tile cp.async.wait_group' 'attend_row ld\..*v4'; do
 		k=${want%% *}
 		grep -q -- "${want#* }" "$work/$k.ptx" || bad="$bad$want is not in the PTX
 "
 	done
-	for k in matmul attend_row attend_tile; do
+	for k in matmul given attend_row attend_tile; do
 		! grep -q '\.local' "$work/$k.ptx" || bad="$bad$k uses local memory
 "
 	done
 	[ -z "$bad" ]
 	state=$?
 	tap $state "vector loads, matrix products, async copies, no local memory" "$bad"
+
+	# One object for three generations; no spill in any.
+	some=ranks
+	[ -z "${HOLDFAST_LONG:-}" ] || some=$kernels
+	bad=
+	for k in $some; do
+		"$nvcc" -std=c++17 -O3 -Xptxas -v -fmad=false -gencode arch=compute_80,code=sm_80 \
+			-gencode arch=compute_90,code=sm_90 -gencode arch=compute_100,code=sm_100 -I"$SRCDIR" \
+			-c "$SRCDIR/kernels/cuda/$k.cu" -o "$work/$k.o" 2>"$work/fat" || bad="$bad$k: $(tail -n 3 "$work/fat")
+"
+		for arch in sm_80 sm_90 sm_100; do
+			grep -q "for '$arch'" "$work/fat" || bad="$bad$k has nothing for $arch
+"
+		done
+		bad=$bad$(usage "$work/fat" | awk '$4 != 0 || $5 != 0 { print $1 ": stack " $4 ", spilled " $5 }')
+	done
+	[ -z "$bad" ]
+	state=$?
+	tap $state "one object for sm_80, sm_90 and sm_100: $some" "$bad"
+
+	# What the GPU would run, function by function. cuobjdump is no part of the smallest toolkit.
+	dump=$(dirname "$nvcc")/cuobjdump
+	[ -x "$dump" ] || dump=$(command -v cuobjdump)
+	if [ -z "$dump" ]; then
+		skip "machine code" "no cuobjdump is here"
+	else
+		bad=
+		for k in matmul given attend_row attend_tile; do
+			"$dump" -arch sm_90 -sass "$BUILDDIR/kernels/cuda/$k.gpu.o" >"$work/$k.sass" 2>&1
+		done
+		# Every instance has what its loop is about, and none has local memory.
+		for want in 'matmul matmul_i8 (IMMA)' 'matmul matmul_i8 LDG[.A-Z]*[.]128' \
+			'given given_product (IMMA|HMMA)' 'given given_product LDG?[.A-Z]*[.]128' \
+			'attend_tile attend_tile HMMA' 'attend_tile attend_tile LDGSTS[.A-Z]*[.]128' \
+			'attend_row attend_row LDG?[.A-Z]*[.]128'; do
+			# shellcheck disable=SC2086 # three words
+			set -- $want
+			bad=$bad$(awk -v name="$2" -v want="$3" '
+				function end() { if (on && !n) print f " has no " want; if (on) all++ }
+				/Function :/ { end(); f = $3; on = index(f, name); n = 0 }
+				on && $0 ~ "[ \t]" want { n++ }
+				END { end(); if (!all) print "no " name " is there" }' "$work/$1.sass")
+		done
+		for k in matmul given attend_row attend_tile; do
+			bad=$bad$(awk '/Function :/ { f = $3 } /[ \t](LDL|STL)[. ]/ { print f " uses local memory" }' \
+				"$work/$k.sass" | sort -u)
+		done
+		[ -z "$bad" ]
+		state=$?
+		tap $state "machine code: loads of 16 bytes, IMMA, HMMA, no local memory" "$bad"
+	fi
 fi
 
 # The program, on a machine that most likely has no GPU.

@@ -88,6 +88,28 @@ def ranks():
     del os.environ["HOLDFAST_EMULATE_MACHINE"]
 
 
+def given():
+    """Given tokens with weights of their own: computed again in other chunks they give what they gave."""
+    tiny = f"{FOLDER}/tiny.gguf"
+    subprocess.run([f"{REAL}/tests/make_tiny", tiny, "7", "mistral", "cut"], check=True)
+    os.environ["HOLDFAST_EMULATE_MACHINE"] = f"1,13000,9,{1 << 30}"
+    for kind in ("same", "int8", "bf16", "fp8"):
+        daemon = Daemon(tiny, *SMALL, "--device", "cuda", "--prefill-weights", kind, "--share", "no")
+        wire = Wire(daemon.endpoint)
+        first = wire.open()
+        one = wire.turn(first, GIVEN, max_tokens=6, ignore_end=True, temperature=0.9, seed=3).ids
+        two = wire.turn(first, GIVEN[:5], max_tokens=6, ignore_end=True, temperature=0.9, seed=4).ids
+        again = wire.open()
+        assert wire.turn(again, GIVEN, max_tokens=6, ignore_end=True, temperature=0.9, seed=3).ids == one
+        assert wire.turn(again, GIVEN[:5], max_tokens=6, ignore_end=True, temperature=0.9, seed=4).ids == two
+        left_clean(daemon)
+    del os.environ["HOLDFAST_EMULATE_MACHINE"]
+    line = subprocess.run([f"{FOLDER}/holdfastd", "--model", tiny, *SMALL, "--device", "cpu", "--prefill-weights", "bf16",
+                           "--listen", f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/state"], stderr=subprocess.PIPE, text=True,
+                          timeout=60, check=False).stderr
+    assert "the CPU has no copy of the weights in bf16 or fp8" in line, line
+
+
 def refusals():
     one = str(1 << 30)
     for machine, options, line in (
@@ -113,5 +135,6 @@ def refusals():
 tap.run("a session on an emulated GPU", serves)
 tap.run("a GPU that is lost in a turn", lost)
 tap.run("two ranks, a GPU each", ranks)
+tap.run("given tokens with weights of their own", given)
 tap.run("what is not there is refused in one line", refusals)
 sys.exit(tap.done())

@@ -70,6 +70,45 @@ static void one_wait(void)
 	EXPECT(hook_fault() == NULL);
 }
 
+/* Graphs take what was said to be theirs and no more; a step that has none gives the same. */
+static void graphs_room(void)
+{
+	const struct device_plan p = plan_small();
+	const size_t nodes[] = {4 << 10, 1 << 20, 2 << 20, 1 << 30}; /* all fit, the first two do, one, none */
+	float first[32 * 3], x[32 * 3];
+	struct device_needs needs;
+	unsigned graphs[4];
+	EXPECT(ops_cuda()->device_needs(&p, &needs) == 0);
+	for (int i = 0; i < 4; i++) {
+		struct fixture f;
+		hook_node(nodes[i]);
+		open_small(&f);
+		const size_t before = hook_taken();
+		graphs[i] = 0;
+		for (uint32_t at = 0; at < 6; at++) {
+			const struct fixture_sequence s = {text, 0, 1u << at % 3, 0, 0};
+			struct ops_batch *b = fixture_block(&f, &s, 1, 2);
+			hook_counts();
+			EXPECT(f.ops->batch(f.device, b) == 0);
+			EXPECT(fixture_step(&f) == 0);
+			EXPECT(f.ops->wait(f.device, NULL, NULL) == 0);
+			graphs[i] += hook_counts().graph_launches;
+			EXPECT(hook_taken() - before <= 64 << 20 && hook_taken() <= needs.workspace_bytes + (1 << 20) +
+									       needs.slab_bytes);
+			EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, x + 32 * (at % 3)) == 0);
+			free(b);
+			if (at >= 3)
+				EXPECT(memcmp(i ? first : x, x, sizeof x) == 0);
+		}
+		if (i == 0)
+			memcpy(first, x, sizeof x);
+		fixture_close(&f);
+		EXPECT_EQ(hook_taken(), 0);
+	}
+	EXPECT(graphs[0] == 6 && graphs[1] < 6 && graphs[1] > 0 && graphs[2] > 0 && graphs[3] == 0);
+	hook_node(4 << 10);
+}
+
 /* A context that is lost at any call gives a code, never a token, and the rest can be closed. */
 static void lost_anywhere(void)
 {
@@ -214,10 +253,18 @@ static void hostile(void)
 	fixture_close(&f);
 }
 
-/* A rank 1 that adds nothing to a sum, and has found of the second sequence what self says. */
+/* A rank 1 that adds nothing to a sum, and has found of the second sequence what it is told; or is gone. */
+struct rank1 {
+	struct ops_fault fault;
+	int gone;
+};
+
 static int rank1_gather(void *self, const void *mine, size_t bytes, void *all)
 {
-	struct ops_fault said[2] = {{.page = OPS_NONE}, *(struct ops_fault *)self};
+	const struct rank1 *r = self;
+	struct ops_fault said[2] = {{.page = OPS_NONE}, r->fault};
+	if (r->gone)
+		return -ERR_INTERNAL;
 	memcpy(all, mine, bytes);
 	memset((uint8_t *)all + bytes, 0, bytes);
 	if (bytes == sizeof said) /* no sum is so short, nor are logits */
@@ -241,7 +288,7 @@ static int rank1_lives(void *self)
    word. */
 static void fault_elsewhere(void)
 {
-	struct ops_fault there = {.page = OPS_NONE};
+	struct rank1 there = {.fault = {.page = OPS_NONE}};
 	const struct collective c = {.self = &there, .gather = rank1_gather, .broadcast = rank1_broadcast,
 				     .alive = rank1_lives};
 	const struct fixture_sequence s[2] = {{text, 0, 3, 0, 0}, {text, 0, 3, 8, 8}};
@@ -257,7 +304,7 @@ static void fault_elsewhere(void)
 	EXPECT(f.ops->page_tags_set(f.device, 0, 0, 16, 0) == 0);
 	for (int i = 0; i < 3; i++) {
 		struct ops_batch *b = fixture_block(&f, s, 2, 2);
-		there = i ? (struct ops_fault){.page = 9, .found = 77} : (struct ops_fault){.page = OPS_NONE};
+		there.fault = i ? (struct ops_fault){.page = 9, .found = 77} : (struct ops_fault){.page = OPS_NONE};
 		if (i == 2)
 			EXPECT(f.ops->page_tags_set(f.device, 0, 8, 1, 99) == 0);
 		EXPECT(f.ops->batch(f.device, b) == 0);
@@ -269,6 +316,16 @@ static void fault_elsewhere(void)
 		EXPECT((sampled[1].token == (uint32_t)OPS_NONE) == (i > 0));
 		free(b);
 	}
+	/* One that is gone is the end: no token, now or later. */
+	struct ops_batch *b = fixture_block(&f, s, 2, 2);
+	there.gone = 1;
+	EXPECT(f.ops->batch(f.device, b) == 0);
+	EXPECT(fixture_step(&f) == 0);
+	EXPECT_EQ(f.ops->wait(f.device, sampled, faults), -ERR_INTERNAL);
+	there.gone = 0;
+	EXPECT_EQ(f.ops->batch(f.device, b), -ERR_INTERNAL);
+	EXPECT_EQ(f.ops->wait(f.device, sampled, faults), -ERR_INTERNAL);
+	free(b);
 	fixture_close(&f);
 	EXPECT(hook_fault() == NULL);
 }
@@ -278,10 +335,11 @@ int main(void)
 	for (uint32_t i = 0; i < 64; i++)
 		text[i] = i * 7 % 32;
 	TAP_RUN(one_wait, "one wait and no allocation a step, graphs, and the same bits without them");
+	TAP_RUN(graphs_room, "graphs take the memory that was said, and no more");
 	TAP_RUN(lost_anywhere, "a context lost at any call gives a code and no token");
 	TAP_RUN(refusals, "what is not there is refused in one line");
 	TAP_RUN(needs, "what is taken is what was said");
-	TAP_RUN(fault_elsewhere, "a fault on another rank is one here");
+	TAP_RUN(fault_elsewhere, "a fault on another rank is one here, and so is its end");
 	TAP_RUN(hostile, "what makes no sense is refused and changes nothing");
 	return tap_done();
 }

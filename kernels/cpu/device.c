@@ -66,7 +66,7 @@ int plan_valid(const struct device_plan *p)
 	       within(p->pages_max, 1, BATCH_PAGES_MAX) &&
 	       within(p->context, 1, CONTEXT_MAX) && p->extra_bytes_max <= EXTRA_MAX &&
 	       within(p->kv, KV_FP8, KV_F32) && within(p->act, ACT_AUTO, ACT_I8_ROW) &&
-	       within(p->prefill, PREFILL_SAME, PREFILL_INT8) &&
+	       within(p->prefill, PREFILL_SAME, PREFILL_FP8) &&
 	       within(p->isa, ISA_AUTO, ISA_AVX512) && p->threads <= POOL_THREADS_MAX &&
 	       plan_ranks_valid(p);
 }
@@ -246,7 +246,7 @@ static int cpu_device_open(const struct device_plan *plan, struct device **out)
 		return -ERR_OUT_OF_RANGE;
 	if (plan->ranks > 1 && !plan->collective)
 		return -ERR_BAD_ARG;
-	if (plan->isa != ISA_AUTO && !ops_isa_runs(plan->isa))
+	if ((plan->isa != ISA_AUTO && !ops_isa_runs(plan->isa)) || plan->prefill > PREFILL_INT8)
 		return -ERR_UNSUPPORTED;
 	struct device *d = calloc(1, sizeof *d);
 	if (!d)

@@ -33,6 +33,15 @@ struct step {
 	uint32_t row_count, sequence_count, page_count, sample_count;
 	uint32_t row_at, sequence_at, page_at, sample_at; /* from the block's start */
 	uint32_t unit_at[UNIT_KINDS], unit_count[UNIT_KINDS];
+	uint32_t phase_at[2], phase_count[2]; /* given tokens, sampled ones; none without plan.prefill */
+};
+
+/* Which of the step's rows an operation is about. */
+enum row_set {
+	ROWS_ALL,
+	ROWS_SAMPLED, /* those that are sampled from; their results lie in the order of the samples */
+	ROWS_GIVEN,   /* plan.prefill: rows of phase 0 */
+	ROWS_LATER    /* and the others */
 };
 
 #define STEP(base) (reinterpret_cast<const struct step *>(base))
@@ -41,7 +50,26 @@ struct step {
 #define STEP_SEQUENCES(base) STEP_ARRAY(struct ops_sequence, base, STEP(base)->sequence_at)
 #define STEP_PAGES(base) STEP_ARRAY(struct ops_page, base, STEP(base)->page_at)
 #define STEP_SAMPLES(base) STEP_ARRAY(struct ops_sample, base, STEP(base)->sample_at)
+#define STEP_PHASE(base, phase) STEP_ARRAY(uint32_t, base, STEP(base)->phase_at[phase])
 #define STEP_UNITS(base, kind) STEP_ARRAY(struct unit, base, STEP(base)->unit_at[kind])
+
+FP8_INLINE uint32_t rows_number(const uint8_t *base, uint32_t set)
+{
+	return set == ROWS_ALL ? STEP(base)->row_count
+	       : set == ROWS_SAMPLED ? STEP(base)->sample_count
+				     : STEP(base)->phase_count[set - ROWS_GIVEN];
+}
+/* The row of the batch that the set's i-th is; and the row that its results go to. */
+FP8_INLINE uint32_t row_from(const uint8_t *base, uint32_t set, uint32_t i)
+{
+	return set == ROWS_ALL ? i
+	       : set == ROWS_SAMPLED ? STEP_SAMPLES(base)[i].row
+				     : STEP_PHASE(base, set - ROWS_GIVEN)[i];
+}
+FP8_INLINE uint32_t row_to(const uint8_t *base, uint32_t set, uint32_t i)
+{
+	return set <= ROWS_SAMPLED ? i : STEP_PHASE(base, set - ROWS_GIVEN)[i];
+}
 
 /* Query vectors of a unit of the kind, at most; `group` heads share a KV head (32 at most). */
 FP8_INLINE uint32_t attend_vectors(uint32_t kind, uint32_t group)
@@ -103,7 +131,7 @@ struct enter_args {
 	const uint8_t *step;
 	const float *x;     /* rows of `columns` */
 	uint32_t columns;
-	uint32_t picked;    /* 1: the rows that are sampled */
+	uint32_t rows;      /* enum row_set */
 	const float *norm;  /* NULL: none */
 	float epsilon;
 	const float *up;    /* not NULL: x is gated with it, and the result kept in x */
@@ -111,6 +139,9 @@ struct enter_args {
 	uint32_t kind;      /* enum act_kind; AUTO: they do not enter, only the gate is wanted */
 	uint32_t floats;    /* 1, with I8_BLOCK: the rounded values go to x */
 	struct act_rows to;
+	uint32_t given;     /* enum prefill_kind: not SAME: rounded so to `bytes`, rows of `columns`, with */
+	uint8_t *bytes;     /* a scale each; `kind` is F32 */
+	float *scales;
 };
 
 struct post_args {
@@ -136,8 +167,15 @@ struct rope_args {
 
 enum { PRODUCTS_MAX = 3, MATMUL_WARPS = 8 };
 
+/* A matrix for given tokens: row after row in the plan's precision, a scale for each but for BF16. */
+struct given_copy {
+	const uint8_t *data; /* NULL: there is none */
+	const float *scales;
+};
+
 struct product {
 	struct matrix w;
+	struct given_copy copy;
 	const float *bias;  /* NULL: none */
 	float *out;
 	float *residual;    /* not NULL: += out; rows as out's */
@@ -148,10 +186,43 @@ struct product {
 struct matmul_args {
 	const uint8_t *step;
 	struct act_rows act;
-	uint32_t sampled; /* 1: the rows are those that are sampled */
+	uint32_t rows; /* enum row_set */
 	uint32_t product_count;
 	struct product product[PRODUCTS_MAX];
 };
+
+/* The rows of given tokens times the copies. */
+struct given_args {
+	const uint8_t *step;
+	const uint8_t *x;    /* rows of `columns` in the copies' precision, GIVEN_PAD of them to spare */
+	const float *scales; /* of the rows; none with BF16 */
+	const void *sums;    /* what a library made: rows of the one product's; int32 with INT8, else f32 */
+	uint32_t columns, kind; /* enum prefill_kind */
+	uint32_t product_count;
+	struct product product[PRODUCTS_MAX];
+};
+enum { GIVEN_PAD = 64, GIVEN_COLUMNS = 64, GIVEN_COLUMNS_MAX = 1 << 16 };
+
+FP8_INLINE uint32_t given_element(uint32_t kind)
+{
+	return kind == PREFILL_BF16 ? 2 : 1;
+}
+/* A row's scale from its largest magnitude: with INT8 exactly the CPU's, and *inverse with it. */
+FP8_INLINE float row_scale(uint32_t kind, float largest, float *inverse)
+{
+	float d = largest / (kind == PREFILL_INT8 ? 127.0f : 448.0f);
+	*inverse = 1.0f / d;
+	if (!(*inverse <= 3.4028234e38f))
+		*inverse = d = kind == PREFILL_INT8 ? 0.0f : 1.0f;
+	return d;
+}
+/* The nearest even integer, within 8 bits. */
+FP8_INLINE int8_t row_integer(float y)
+{
+	y = y >= -127.0f ? y : -127.0f;
+	y = y <= 127.0f ? y : 127.0f;
+	return (int8_t)((y + 12582912.0f) - 12582912.0f);
+}
 
 struct attend_args {
 	const uint8_t *step;
@@ -196,11 +267,11 @@ struct ranks_args {
 struct dequantise_args {
 	struct matrix w;
 	uint32_t row_first, row_count;
-	void *out;     /* row_count x columns: f32, bf16 or e4m3 */
-	float *scales; /* e4m3: one for each row */
+	void *out;     /* row_count x columns: f32, bf16, e4m3 or int8 */
+	float *scales; /* the last two: one for each row */
 	uint32_t to;   /* enum dequantise_to */
 };
-enum dequantise_to { DEQUANTISE_F32, DEQUANTISE_BF16, DEQUANTISE_FP8 };
+enum dequantise_to { DEQUANTISE_F32, DEQUANTISE_BF16, DEQUANTISE_FP8, DEQUANTISE_I8 };
 
 /* ---- what launches them; grids as of a bucket of `rows` ---- */
 
@@ -217,6 +288,9 @@ void post_launch(const struct post_args *a, uint32_t rows, cudaStream_t stream);
 void rope_launch(const struct rope_args *a, uint32_t rows, cudaStream_t stream);
 /* The products' forms are one form, or all floats. */
 void matmul_launch(const struct matmul_args *a, uint32_t act, uint32_t rows, cudaStream_t stream);
+/* `rows`: of the bucket. The first makes sums and all, the second takes a library's sums. */
+void given_launch(const struct given_args *a, uint32_t rows, cudaStream_t stream);
+void given_finish_launch(const struct given_args *a, uint32_t rows, cudaStream_t stream);
 void attend_launch(const struct attend_args *a, enum kv_kind kv, const struct grid_of *grid,
 		   cudaStream_t stream);
 void tags_launch(const struct tags_args *a, uint32_t sequences, cudaStream_t stream);

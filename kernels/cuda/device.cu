@@ -2,7 +2,8 @@
  * The CUDA device: its life, its weights and buffers, pages, and the table that is the door.
  *
  * One piece of the GPU's memory and one of pinned memory hold all that a step needs; weights are
- * taken one by one while a model is loaded. A step takes none, but for the graphs it captures.
+ * taken one by one while a model is loaded. A step takes none, but for the graphs it captures, whose
+ * memory is the driver's, within a room that is charged.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,8 +73,8 @@ struct piece {
 	size_t bytes;
 	bool pinned, slab;
 };
-/* Those of pieces_list: 18 of every device, 4 of one of several ranks. */
-enum { PIECES_MAX = BUFFER_COUNT + 18 + 3 * ROPE_SETS + 4 + 2 * OPS_GROUP_MAX };
+/* Those of pieces_list: 18 of every device, 4 of one of several ranks, 4 for given tokens. */
+enum { PIECES_MAX = BUFFER_COUNT + 18 + 3 * ROPE_SETS + 4 + 4 + 2 * OPS_GROUP_MAX };
 
 static uint32_t pieces_list(struct device *d, struct piece *list)
 {
@@ -121,12 +122,22 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 			put(&d->rank_host_all, p->ranks * piece, true, false);
 		}
 	}
+	if (p->prefill != PREFILL_SAME) {
+		const size_t given = rows + GIVEN_PAD;
+		put(&d->given_x, given * d->enter.stride * given_element(p->prefill), false, false);
+		put(&d->given_scales, given * f, false, false);
+		if (blas_found()) {
+			put(&d->given_sums, largest(blas_sums_bytes(p), 1 << 12), false, false);
+			put(&d->blas_room, BLAS_ROOM_BYTES, false, false);
+		}
+	}
 	for (uint32_t g = 0; g < p->group_count; g++) {
 		put(&d->group[g].pages, d->group[g].page_bytes * d->group[g].page_count, false, true);
 		put(&d->group[g].tags, (size_t)8 * d->group[g].page_count, false, true);
 	}
 	/* The number is no guess: this plan has all of them. */
-	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX && !ranks_by_nccl())
+	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX && !ranks_by_nccl() && p->prefill != PREFILL_SAME &&
+	    blas_found())
 		CHECK(n == PIECES_MAX);
 	return n;
 }
@@ -161,6 +172,7 @@ static int cuda_device_needs(const struct device_plan *plan, struct device_needs
 	out->slab_bytes = out->workspace_bytes = 0;
 	for (uint32_t i = 0; i < n; i++)
 		*(list[i].slab ? &out->slab_bytes : &out->workspace_bytes) += list[i].bytes;
+	out->workspace_bytes += GRAPH_ROOM_BYTES;
 	free(d);
 	return 0;
 }
@@ -186,6 +198,7 @@ static void cuda_device_close(struct device **device)
 		cudaStreamSynchronize(d->step);
 	d->call_count = 0;
 	ranks_close(d);
+	blas_close(d);
 	while (d->weights)
 		weight_drop(d->weights);
 	graphs_drop(d);
@@ -247,7 +260,11 @@ static int device_begin(struct device *d)
 	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->copy, cudaStreamNonBlocking));
 	CUDA_TRY(d, cudaEventCreateWithFlags(&d->stepped, cudaEventDisableTiming));
 	CUDA_TRY(d, cudaEventCreateWithFlags(&d->copied, cudaEventDisableTiming));
-	return memory_make(d);
+	TRY(memory_make(d));
+	/* e4m3 is in its products from sm_89 on. */
+	if (p->prefill == PREFILL_SAME || (p->prefill == PREFILL_FP8 && is.major < 9))
+		return 0;
+	return blas_open(d);
 }
 
 static int cuda_device_open(const struct device_plan *plan, struct device **out)
@@ -255,8 +272,6 @@ static int cuda_device_open(const struct device_plan *plan, struct device **out)
 	char reason[200];
 	if (!plan_fits(plan))
 		return -ERR_OUT_OF_RANGE;
-	if (plan->prefill != PREFILL_SAME)
-		return -ERR_UNSUPPORTED;
 	if (plan->ranks > 1 && !plan->collective)
 		return -ERR_BAD_ARG;
 	TRY(ops_cuda_find(plan->gpu, reason, sizeof reason));
@@ -321,15 +336,22 @@ static void cuda_weight_free(struct device *d, struct weight **weight)
 	*weight = NULL;
 }
 
+static size_t place_up(size_t bytes)
+{
+	return (bytes + PIECE_ALIGN - 1) / PIECE_ALIGN * PIECE_ALIGN;
+}
+
 static uint64_t cuda_weight_needs(const struct device_plan *plan, uint32_t type, enum weight_use use,
 				  uint32_t rows, uint32_t columns)
 {
 	size_t supers_at;
-	(void)plan;
 	if (weight_type_elements(type) == 0)
 		return 0;
-	return use == WEIGHT_VECTOR ? (uint64_t)rows * columns * 4
-				    : form_bytes(form_of(type), rows, columns, &supers_at);
+	if (use == WEIGHT_VECTOR)
+		return (uint64_t)rows * columns * 4;
+	const size_t own = form_bytes(form_of(type), rows, columns, &supers_at);
+	const size_t given = given_bytes(plan, use, rows, columns);
+	return given ? place_up(own) + given : own;
 }
 
 static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use, uint32_t rows,
@@ -341,10 +363,9 @@ static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use
 	size_t supers_at = 0;
 	const bool vector = use == WEIGHT_VECTOR;
 	const size_t bytes = cuda_weight_needs(&d->plan, type, use, rows, columns);
-	if (!vector)
-		form_bytes(form_of(type), rows, columns, &supers_at);
+	const size_t own = vector ? bytes : form_bytes(form_of(type), rows, columns, &supers_at);
 	struct weight *w = static_cast<struct weight *>(calloc(1, sizeof *w));
-	uint8_t *packed = static_cast<uint8_t *>(calloc(1, bytes));
+	uint8_t *packed = static_cast<uint8_t *>(calloc(1, own));
 	if (!w || !packed) {
 		free(w);
 		free(packed);
@@ -359,7 +380,7 @@ static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use
 	w->bytes = bytes;
 	cudaError_t error = cudaMalloc(&w->memory, bytes);
 	if (error == cudaSuccess)
-		error = cudaMemcpy(w->memory, packed, bytes, cudaMemcpyHostToDevice);
+		error = cudaMemcpy(w->memory, packed, own, cudaMemcpyHostToDevice);
 	w->m.data = static_cast<uint8_t *>(w->memory);
 	w->m.supers = w->m.data + supers_at;
 	w->m.rows = rows;
@@ -383,8 +404,12 @@ static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use
 	if (w->next)
 		w->next->link = &w->next;
 	d->weights = w;
-	*out = w;
-	return 0;
+	const int code = bytes > own ? given_make(d, w, place_up(own)) : 0;
+	if (code != 0)
+		weight_drop(w);
+	else
+		*out = w;
+	return code;
 }
 
 static uint64_t cuda_weight_bytes(const struct weight *w)
@@ -399,10 +424,12 @@ static int cuda_weight_rows(struct device *d, const struct weight *w, uint32_t r
 	if (row_first > w->m.rows || row_count > w->m.rows - row_first)
 		return -ERR_OUT_OF_RANGE;
 	TRY(step_settle(d));
-	uint8_t *packed = static_cast<uint8_t *>(malloc(w->bytes));
+	/* The whole of it, but for the copy. */
+	const size_t bytes = w->copy.data ? (size_t)(w->copy.data - w->m.data) : w->bytes;
+	uint8_t *packed = static_cast<uint8_t *>(malloc(bytes));
 	if (!packed)
 		return -ERR_MEMORY;
-	const cudaError_t error = cudaMemcpy(packed, w->memory, w->bytes, cudaMemcpyDeviceToHost);
+	const cudaError_t error = cudaMemcpy(packed, w->memory, bytes, cudaMemcpyDeviceToHost);
 	struct matrix m = w->m;
 	m.supers = packed + (m.supers - m.data);
 	m.data = packed;

@@ -15,9 +15,11 @@ enum {
 	ROPE_SETS = 4,     /* distinct rotary parameters kept for a batch */
 	GRAPHS_MAX = 64,   /* kept; a step beyond them runs without one */
 	GRAPH_ROWS_MAX = 128,
+	GRAPH_ROOM_BYTES = 64 << 20, /* for the driver's memory of graphs: charged, and not passed */
 	PARTIAL_BYTES_MAX = 64 << 20,
 	GROUP_HEADS_MAX = 32, /* query heads that share a KV head, on tensor cores */
-	TILE_HEAD_MAX = 256   /* values of a head, for units of several rows */
+	TILE_HEAD_MAX = 256,  /* values of a head, for units of several rows */
+	BLAS_ROOM_BYTES = 32 << 20 /* cuBLASLt's workspace */
 };
 
 struct weight {
@@ -25,6 +27,7 @@ struct weight {
 	uint32_t type, use;
 	size_t bytes;
 	void *memory;      /* on the device */
+	struct given_copy copy; /* there too, behind the matrix */
 	float *vector;     /* there too: a vector's floats; NULL for a matrix */
 	float *host;       /* a vector's floats on the host */
 	struct weight *next, **link; /* in the device's list, with which it is freed */
@@ -63,7 +66,7 @@ struct call {
 
 /* What makes a captured graph the right one. */
 struct graph_key {
-	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions, calls;
+	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions, phases[2], calls;
 	uint64_t hash;
 };
 struct graph {
@@ -73,11 +76,12 @@ struct graph {
 
 struct device {
 	struct device_plan plan;
-	char name[48]; /* "sm_90" */
+	char name[64]; /* "sm_90", and the libraries in use */
 	enum act_kind act;
 	uint32_t shared_most;
 	bool lost; /* the context is; every operation is refused */
 	bool graphs_off;
+	bool failed; /* a call for the step under way was refused: it must not go on */
 
 	cudaStream_t step, copy;
 	cudaEvent_t stepped, copied;
@@ -105,6 +109,11 @@ struct device {
 	uint8_t *page_room;
 	size_t page_room_bytes;
 
+	/* Given tokens with weights of their own: their rows, the rows' scales, a library's sums. */
+	uint8_t *given_x, *given_sums, *blas_room;
+	float *given_scales;
+	struct blas *blas; /* NULL: own kernels */
+
 	/* Several ranks: all ranks' pieces, this rank's logits; pinned ones where NCCL is not. */
 	uint8_t *rank_all, *rank_host, *rank_host_all;
 	float *rank_part;
@@ -121,6 +130,8 @@ struct device {
 	uint32_t call_count, call_max;
 	struct graph graphs[GRAPHS_MAX];
 	uint32_t graph_count;
+	size_t graph_bytes; /* that the driver took for them */
+	bool graphs_full;   /* one more did not fit */
 };
 
 /* A CUDA error: our code. The device is lost, except for memory. */
@@ -131,6 +142,25 @@ int cuda_error(struct device *d, cudaError_t error);
 		if (error_ != cudaSuccess) \
 			return cuda_error((d), error_); \
 	} while (0)
+
+/* Puts the address of a library's function into *out. */
+bool library_name(void *library, const char *name, void *out);
+
+/* copy.cu. A weight's copy for given tokens: its rows, then their scales; 0 where the columns do not
+   allow it. */
+size_t given_bytes(const struct device_plan *plan, enum weight_use use, uint32_t rows, uint32_t columns);
+/* Makes it `at` bytes behind the weight's beginning. */
+int given_make(struct device *d, struct weight *w, size_t at);
+
+/* blas.cu. An unusable library is none, and no error. */
+bool blas_found();
+size_t blas_sums_bytes(const struct device_plan *plan);
+int blas_open(struct device *d);
+void blas_close(struct device *d);
+/* For a matrix of this shape, when it is made. */
+int blas_shape_add(struct device *d, uint32_t rows, uint32_t columns);
+/* sums[token][row], `tokens` of the bucket or some more; false: not its shape. */
+bool blas_run(struct device *d, const struct product *p, const void *x, uint32_t tokens, void *sums);
 
 /* ranks.cu. What is put into a graph counts by the bucket, so it is alike on all ranks. */
 bool ranks_by_nccl();

@@ -29,6 +29,7 @@ struct emulate_stream {
 
 struct emulate_graph {
 	std::vector<std::function<void()>> nodes;
+	size_t bytes = 0; /* of the device's memory, once it can be launched */
 };
 
 namespace {
@@ -36,7 +37,7 @@ namespace {
 emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30};
 emulate_counts counts;
 std::map<void *, size_t> taken;
-size_t taken_bytes;
+size_t taken_bytes, node_bytes = 4 << 10;
 long calls_left = -1;
 bool (*lose_asked)();
 bool lost;
@@ -316,7 +317,18 @@ cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream)
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long)
 {
 	ENTER();
+	const size_t bytes = node_bytes * graph->nodes.size();
+	if (bytes > machine.memory_bytes - taken_bytes)
+		return keep(cudaErrorMemoryAllocation);
 	*out = new emulate_graph(*graph);
+	(*out)->bytes = bytes;
+	taken_bytes += bytes;
+	return cudaSuccess;
+}
+
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t)
+{
+	ENTER();
 	return cudaSuccess;
 }
 
@@ -328,6 +340,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph)
 
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 {
+	taken_bytes -= exec->bytes;
 	delete exec;
 	return cudaSuccess;
 }
@@ -377,6 +390,11 @@ emulate_counts emulate_runtime_counts()
 	const emulate_counts now = counts;
 	counts = emulate_counts{};
 	return now;
+}
+
+void emulate_runtime_node(size_t bytes)
+{
+	node_bytes = bytes;
 }
 
 size_t emulate_runtime_taken()

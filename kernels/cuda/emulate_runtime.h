@@ -68,6 +68,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *out, unsigned flags);
 cudaError_t cudaEventDestroy(cudaEvent_t event);
 cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream);
 cudaError_t cudaGraphInstantiate(cudaGraphExec_t *out, cudaGraph_t graph, unsigned long long flags);
+cudaError_t cudaGraphUpload(cudaGraphExec_t exec, cudaStream_t stream);
 cudaError_t cudaGraphDestroy(cudaGraph_t graph);
 cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec);
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream);
@@ -95,6 +96,8 @@ struct emulate_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
 };
 emulate_counts emulate_runtime_counts();
+/* What a graph takes of the device's memory for each of its nodes; 4 KiB unless it is said. */
+void emulate_runtime_node(size_t bytes);
 /* Device bytes that are taken now. */
 size_t emulate_runtime_taken();
 

@@ -2,6 +2,7 @@
  * What was written down, launched: each operation's kernels with the grids of the step's bucket, as a
  * graph where one serves; and the one wait.
  */
+#include <stdio.h>
 #include <string.h>
 
 #include "kernels/cuda/device.h"
@@ -9,7 +10,7 @@
 
 /* A bucket: counts rounded up, so that few graphs serve all steps. */
 struct bucket {
-	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions;
+	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions, phases[2];
 };
 
 static uint32_t rounded(uint32_t x, uint32_t most)
@@ -30,6 +31,8 @@ static struct bucket bucket_of(const struct device *d)
 	b.sequences = rounded(s->sequence_count, p->sequences_max);
 	for (uint32_t kind = 0; kind < UNIT_KINDS; kind++)
 		b.units[kind] = rounded(d->units[kind], p->rows_max);
+	for (uint32_t phase = 0; phase < 2; phase++)
+		b.phases[phase] = rounded(s->phase_count[phase], p->rows_max);
 	b.partitions = rounded(d->partitions, (p->context + OPS_PARTITION - 1) / OPS_PARTITION);
 	return b;
 }
@@ -49,54 +52,126 @@ struct run {
 	const struct ops_layer *l;
 };
 
-static void rows_enter(const struct run *r, const float *x, uint32_t columns, const struct weight *norm,
-		       float epsilon, enum act_kind kind, uint32_t floats, uint32_t picked)
+static uint32_t bucket_rows(const struct bucket *b, enum row_set set)
 {
-	struct device *d = r->d;
-	const struct enter_args a = {d->block, x, columns, picked, norm ? norm->vector : NULL, epsilon, NULL, 0,
-				     (uint32_t)kind, floats, d->enter};
-	enter_launch(&a, picked ? r->b->samples : r->b->rows, d->step);
+	return set == ROWS_ALL ? b->rows : set == ROWS_SAMPLED ? b->samples : b->phases[set - ROWS_GIVEN];
+}
+
+/* The rows that enter a product, normed or not. */
+struct entry {
+	const float *x;
+	uint32_t columns;
+	const struct weight *norm;
+	float epsilon;
+};
+
+static struct enter_args entry_args(const struct device *d, const struct entry *e, enum row_set set)
+{
+	struct enter_args a;
+	memset(&a, 0, sizeof a);
+	a.step = d->block;
+	a.x = e->x;
+	a.columns = e->columns;
+	a.rows = set;
+	a.norm = e->norm ? e->norm->vector : NULL;
+	a.epsilon = e->epsilon;
+	a.to = d->enter;
+	return a;
 }
 
 static struct product product_of(const struct weight *w, const struct weight *bias, float *out)
 {
-	const struct product p = {w->m, bias ? bias->vector : NULL, out, NULL, w->m.rows, 0};
+	const struct product p = {w->m, w->copy, bias ? bias->vector : NULL, out, NULL, w->m.rows, 0};
 	return p;
 }
 
 /* The products of one entry: those of one form together, each form by a launch of its own. Where two
    forms take activations in different precision, both are made in turn. */
-static void products_run(const struct run *r, struct product *list, uint32_t count, const float *x,
-			 uint32_t columns, const struct weight *norm, float epsilon, uint32_t sampled)
+static void products_set_run(const struct run *r, const struct product *list, uint32_t count,
+			     const struct entry *e, enum row_set set)
 {
 	struct device *d = r->d;
+	const uint32_t rows = bucket_rows(r->b, set);
 	int entered = -1;
-	for (uint32_t done = 0; done < count;) {
+	for (uint32_t done = 0; rows > 0 && done < count;) {
 		const enum act_kind kind = act_of(d, &list[done].w);
 		struct matmul_args a;
 		memset(&a, 0, sizeof a);
 		a.step = d->block;
 		a.act = d->enter;
-		a.sampled = sampled;
+		a.rows = set;
 		while (done < count && a.product_count < PRODUCTS_MAX &&
 		       (a.product_count == 0 || (list[done].w.form == a.product[0].w.form &&
 						 act_of(d, &list[done].w) == kind)))
 			a.product[a.product_count++] = list[done++];
 		const uint32_t floats = kind == ACT_I8_BLOCK && form_is_float((int)a.product[0].w.form);
-		if (entered != (int)(2 * kind + floats))
-			rows_enter(r, x, columns, norm, epsilon, kind, floats, sampled);
+		if (entered != (int)(2 * kind + floats)) {
+			struct enter_args enter = entry_args(d, e, set);
+			enter.kind = (uint32_t)kind;
+			enter.floats = floats;
+			enter_launch(&enter, rows, d->step);
+		}
 		entered = (int)(2 * kind + floats);
-		matmul_launch(&a, kind, sampled ? r->b->samples : r->b->rows, d->step);
+		matmul_launch(&a, kind, rows, d->step);
 	}
+}
+
+/* Given tokens, with the copies: a library's sums where it has the shape, else own kernels. */
+static void products_given_run(const struct run *r, const struct product *list, uint32_t count,
+			       const struct entry *e)
+{
+	struct device *d = r->d;
+	const uint32_t rows = r->b->phases[0];
+	struct enter_args enter = entry_args(d, e, ROWS_GIVEN);
+	struct given_args a;
+	if (rows == 0)
+		return;
+	enter.kind = ACT_F32;
+	enter.given = d->plan.prefill;
+	enter.bytes = d->given_x;
+	enter.scales = d->given_scales;
+	enter_launch(&enter, rows, d->step);
+	memset(&a, 0, sizeof a);
+	a.step = d->block;
+	a.x = d->given_x;
+	a.scales = d->given_scales;
+	a.sums = d->given_sums;
+	a.columns = e->columns;
+	a.kind = d->plan.prefill;
+	for (uint32_t i = 0; i < count; i++) {
+		if (!blas_run(d, &list[i], d->given_x, rows, d->given_sums)) {
+			a.product[a.product_count++] = list[i];
+			continue;
+		}
+		struct given_args one = a;
+		one.product_count = 1;
+		one.product[0] = list[i];
+		given_finish_launch(&one, rows, d->step);
+	}
+	if (a.product_count)
+		given_launch(&a, rows, d->step);
+}
+
+/* Those of one entry have equal columns, so all have a copy for given tokens, or none. */
+static void products_run(const struct run *r, const struct product *list, uint32_t count,
+			 const struct entry *e, enum row_set set)
+{
+	if (set != ROWS_ALL || !list[0].copy.data) {
+		products_set_run(r, list, count, e, set);
+		return;
+	}
+	products_given_run(r, list, count, e);
+	products_set_run(r, list, count, e, ROWS_LATER);
 }
 
 static void qkv_run(const struct run *r)
 {
 	struct device *d = r->d;
-	struct product list[3] = {product_of(r->l->q, r->l->q_bias, d->buffer[BUFFER_Q]),
+	const struct entry e = {d->buffer[BUFFER_X], d->plan.width, r->l->attn_norm, r->l->epsilon};
+	const struct product list[3] = {product_of(r->l->q, r->l->q_bias, d->buffer[BUFFER_Q]),
 				  product_of(r->l->k, r->l->k_bias, d->buffer[BUFFER_K]),
 				  product_of(r->l->v, r->l->v_bias, d->buffer[BUFFER_V])};
-	products_run(r, list, 3, d->buffer[BUFFER_X], d->plan.width, r->l->attn_norm, r->l->epsilon, 0);
+	products_run(r, list, 3, &e, ROWS_ALL);
 }
 
 static void turns_run(const struct run *r, const struct rope_set *set)
@@ -153,7 +228,8 @@ static void project_back(const struct run *r, const float *from, uint32_t column
 	struct product p = product_of(w, NULL, d->product);
 	const bool split = d->plan.ranks > 1;
 	p.residual = norm || split ? NULL : d->buffer[BUFFER_X];
-	products_run(r, &p, 1, from, columns, NULL, 0, 0);
+	const struct entry e = {from, columns, NULL, 0};
+	products_run(r, &p, 1, &e, ROWS_ALL);
 	if (split)
 		ranks_sum_run(d, d->product, (size_t)r->b->rows * d->plan.width);
 	if (!norm && !split)
@@ -166,11 +242,15 @@ static void project_back(const struct run *r, const float *from, uint32_t column
 static void gate_run(const struct run *r)
 {
 	struct device *d = r->d;
-	struct product list[2] = {product_of(r->l->gate, NULL, d->buffer[BUFFER_F]),
+	const struct entry e = {d->buffer[BUFFER_X], d->plan.width, r->l->ffn_norm, r->l->epsilon};
+	const struct entry gated = {d->buffer[BUFFER_F], d->plan.ff, NULL, 0};
+	const struct product list[2] = {product_of(r->l->gate, NULL, d->buffer[BUFFER_F]),
 				  product_of(r->l->up, NULL, d->up)};
-	products_run(r, list, 2, d->buffer[BUFFER_X], d->plan.width, r->l->ffn_norm, r->l->epsilon, 0);
-	const struct enter_args a = {d->block, d->buffer[BUFFER_F], d->plan.ff, 0, NULL, 0, d->up,
-				     (uint32_t)r->l->gate_kind, ACT_AUTO, 0, d->enter};
+	products_run(r, list, 2, &e, ROWS_ALL);
+	struct enter_args a = entry_args(d, &gated, ROWS_ALL);
+	a.up = d->up;
+	a.gate = (uint32_t)r->l->gate_kind;
+	a.kind = ACT_AUTO;
 	enter_launch(&a, r->b->rows, d->step);
 }
 
@@ -184,7 +264,8 @@ static void head_run(const struct run *r, const struct call *c)
 		p.out = d->rank_part;
 		p.stride = d->plan.vocab_share;
 	}
-	products_run(r, &p, 1, d->buffer[BUFFER_X], d->plan.width, c->first, c->x, 1);
+	const struct entry e = {d->buffer[BUFFER_X], d->plan.width, c->first, c->x};
+	products_run(r, &p, 1, &e, ROWS_SAMPLED);
 	if (d->plan.ranks > 1)
 		ranks_logits_run(d, r->b->samples);
 }
@@ -253,6 +334,14 @@ static void calls_run(struct device *d, const struct bucket *b)
 		call_run(d, b, &d->calls[i]);
 }
 
+/* What was launched lacks a part: no token may come of it. */
+static int step_failed(struct device *d)
+{
+	fprintf(stderr, "cuda: cuBLASLt refuses a product that it took before\n");
+	d->lost = true;
+	return -ERR_INTERNAL;
+}
+
 static int graph_make(struct device *d, const struct bucket *b, const struct graph_key *key)
 {
 	cudaGraph_t graph;
@@ -260,11 +349,33 @@ static int graph_make(struct device *d, const struct bucket *b, const struct gra
 	CUDA_TRY(d, cudaStreamBeginCapture(d->step, cudaStreamCaptureModeThreadLocal));
 	calls_run(d, b);
 	CUDA_TRY(d, cudaStreamEndCapture(d->step, &graph));
-	const cudaError_t error = cudaGraphInstantiate(&g->exec, graph, 0);
+	if (d->failed) {
+		cudaGraphDestroy(graph);
+		return step_failed(d);
+	}
+	size_t before = 0, after = 0, all;
+	cudaMemGetInfo(&before, &all);
+	cudaError_t error = cudaGraphInstantiate(&g->exec, graph, 0);
+	const bool made = error == cudaSuccess;
 	cudaGraphDestroy(graph); /* what was instantiated stays */
+	if (made)
+		error = cudaGraphUpload(g->exec, d->step);
+	const bool room = error != cudaErrorMemoryAllocation;
+	if (!error || !room)
+		error = cudaMemGetInfo(&after, &all);
+	const size_t took = before > after ? before - after : 0;
+	if (!error && room && took <= GRAPH_ROOM_BYTES - d->graph_bytes) {
+		d->graph_bytes += took;
+		g->key = *key;
+		d->graph_count++;
+		return 0;
+	}
+	if (made)
+		cudaGraphExecDestroy(g->exec);
 	CUDA_TRY(d, error);
-	g->key = *key;
-	d->graph_count++;
+	/* No room: from here on what has no graph runs without one. */
+	cudaGetLastError();
+	d->graphs_full = true;
 	return 0;
 }
 
@@ -273,6 +384,8 @@ void graphs_drop(struct device *d)
 	for (uint32_t i = 0; i < d->graph_count; i++)
 		cudaGraphExecDestroy(d->graphs[i].exec);
 	d->graph_count = 0;
+	d->graph_bytes = 0;
+	d->graphs_full = false;
 }
 
 /* The graph of this program in this bucket, made if there is none. */
@@ -285,6 +398,7 @@ static int graph_find(struct device *d, const struct bucket *b, struct graph **o
 	key.sequences = b->sequences;
 	memcpy(key.units, b->units, sizeof key.units);
 	key.partitions = b->partitions;
+	memcpy(key.phases, b->phases, sizeof key.phases);
 	key.calls = d->call_count;
 	key.hash = bytes_hash(d->calls, d->call_count * sizeof *d->calls);
 	*out = NULL;
@@ -293,10 +407,11 @@ static int graph_find(struct device *d, const struct bucket *b, struct graph **o
 			*out = &d->graphs[i];
 			return 0;
 		}
-	if (d->graph_count == GRAPHS_MAX)
+	if (d->graph_count == GRAPHS_MAX || d->graphs_full)
 		return 0;
 	TRY(graph_make(d, b, &key));
-	*out = &d->graphs[d->graph_count - 1];
+	if (!d->graphs_full)
+		*out = &d->graphs[d->graph_count - 1];
 	return 0;
 }
 
@@ -320,7 +435,7 @@ int step_flush(struct device *d)
 	d->call_count = 0;
 	d->copied_down = false;
 	CUDA_TRY(d, cudaGetLastError());
-	return 0;
+	return d->failed ? step_failed(d) : 0;
 }
 
 int step_settle(struct device *d)

@@ -13,6 +13,7 @@
  */
 #include "kernels/cuda/cuda.h"
 #include "kernels/cuda/pack.h"
+#include "kernels/cuda/product.h"
 
 enum { FLOAT_TOKENS = 8 };
 
@@ -135,45 +136,15 @@ __device__ static inline void block_add(const unsigned a[4], const unsigned b[2]
 	}
 }
 
-__device__ static inline void product_store(const struct product *p, uint32_t token, uint32_t row, float sum)
-{
-	const size_t at = (size_t)token * p->stride + row;
-	if (p->bias)
-		sum += p->bias[row];
-	if (p->softcap > 0)
-		sum = p->softcap * tanhf(sum / p->softcap);
-	p->out[at] = sum;
-	if (p->residual)
-		p->residual[at] += sum;
-}
-
-__device__ static inline uint32_t rows_of(const struct matmul_args *a)
-{
-	return a->sampled ? STEP(a->step)->sample_count : STEP(a->step)->row_count;
-}
-
-/* Finds the product that a tile of rows belongs to. */
-__device__ static inline int product_find(const struct matmul_args *a, uint32_t size, uint32_t *tile)
-{
-	int i = 0;
-	for (; i < (int)a->product_count - 1; i++) {
-		const uint32_t tiles = (a->product[i].w.rows + size - 1) / size;
-		if (*tile < tiles)
-			break;
-		*tile -= tiles;
-	}
-	return i;
-}
-
 template <int F, int NT>
 __global__ __launch_bounds__(32 * MATMUL_WARPS) void matmul_i8(const struct matmul_args a)
 {
 	SHARED(float, sums, MATMUL_WARPS * NT * 8 * 16);
-	const uint32_t count = rows_of(&a), first = blockIdx.y * 8 * NT;
+	const uint32_t count = rows_number(a.step, a.rows), first = blockIdx.y * 8 * NT;
 	if (first >= count)
 		return;
 	uint32_t tile = blockIdx.x;
-	const struct product *p = &a.product[product_find(&a, RECORD_ROWS, &tile)];
+	const struct product *p = &a.product[product_find(a.product, a.product_count, RECORD_ROWS, &tile)];
 	const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
 	const uint32_t records = record_columns(p->w.columns), supers = (p->w.columns + 255) / 256;
 	const uint8_t *record = p->w.data + (size_t)tile * records * form_record_bytes(F);
@@ -230,17 +201,17 @@ __global__ __launch_bounds__(32 * MATMUL_WARPS) void matmul_i8(const struct matm
 		float sum = sums[e];
 		for (int w = 1; w < MATMUL_WARPS; w++)
 			sum += sums[w * NT * 128 + e];
-		product_store(p, token, row, sum);
+		product_store(p, row_to(a.step, a.rows, token), row, sum);
 	}
 }
 
 __global__ __launch_bounds__(32 * MATMUL_WARPS) void matmul_float(const struct matmul_args a)
 {
-	const uint32_t count = rows_of(&a), first = blockIdx.y * FLOAT_TOKENS;
+	const uint32_t count = rows_number(a.step, a.rows), first = blockIdx.y * FLOAT_TOKENS;
 	if (first >= count)
 		return;
 	uint32_t tile = blockIdx.x;
-	const struct product *p = &a.product[product_find(&a, MATMUL_WARPS, &tile)];
+	const struct product *p = &a.product[product_find(a.product, a.product_count, MATMUL_WARPS, &tile)];
 	const int lane = threadIdx.x % WARP;
 	const uint32_t row = tile * MATMUL_WARPS + threadIdx.x / WARP;
 	if (row >= p->w.rows) /* the same for the whole warp, and no barrier follows */
@@ -260,7 +231,7 @@ __global__ __launch_bounds__(32 * MATMUL_WARPS) void matmul_float(const struct m
 		for (int mask = 16; mask > 0; mask /= 2)
 			acc[n] += warp_xor(acc[n], mask);
 		if (lane == 0 && first + n < count)
-			product_store(p, first + n, row, acc[n]);
+			product_store(p, row_to(a.step, a.rows, first + n), row, acc[n]);
 	}
 }
 
@@ -281,9 +252,7 @@ void matmul_launch(const struct matmul_args *a, uint32_t act, uint32_t rows, cud
 	const uint32_t form = a->product[0].w.form;
 	const bool integer = act == ACT_I8_BLOCK && !form_is_float((int)form);
 	const uint32_t size = integer ? (uint32_t)RECORD_ROWS : (uint32_t)MATMUL_WARPS;
-	uint32_t tiles = 0;
-	for (uint32_t i = 0; i < a->product_count; i++)
-		tiles += (a->product[i].w.rows + size - 1) / size;
+	const uint32_t tiles = product_tiles(a->product, a->product_count, size);
 	if (!integer) {
 		const uint32_t y = (rows + FLOAT_TOKENS - 1) / FLOAT_TOKENS;
 		LAUNCH(matmul_float, dim3(tiles, y), dim3(32 * MATMUL_WARPS), 0, stream, *a);
@@ -302,7 +271,7 @@ void matmul_launch(const struct matmul_args *a, uint32_t act, uint32_t rows, cud
 	}
 }
 
-/* One warp a row. e4m3: the row over its largest / 448, which is kept beside. */
+/* One warp a row. e4m3 and 8 bits: the row over its largest / 448 or / 127, which is kept beside. */
 __global__ __launch_bounds__(256) void dequantise(const struct dequantise_args a)
 {
 	const uint32_t row = blockIdx.x * 8 + threadIdx.x / WARP;
@@ -310,14 +279,14 @@ __global__ __launch_bounds__(256) void dequantise(const struct dequantise_args a
 	if (row >= a.row_count)
 		return;
 	const size_t at = (size_t)row * a.w.columns;
-	float scale = 1;
-	if (a.to == DEQUANTISE_FP8) {
+	float scale = 1, inverse = 1;
+	if (a.to == DEQUANTISE_FP8 || a.to == DEQUANTISE_I8) {
 		float largest = 0;
 		for (uint32_t k = lane; k < a.w.columns; k += WARP)
 			largest = fmaxf(largest, fabsf(matrix_value(&a.w, a.row_first + row, k)));
 		for (int mask = 16; mask > 0; mask /= 2)
 			largest = fmaxf(largest, warp_xor(largest, mask));
-		scale = largest > 0 ? largest / 448.0f : 1.0f;
+		scale = row_scale(a.to == DEQUANTISE_I8 ? PREFILL_INT8 : PREFILL_FP8, largest, &inverse);
 		if (lane == 0)
 			a.scales[row] = scale;
 	}
@@ -327,6 +296,8 @@ __global__ __launch_bounds__(256) void dequantise(const struct dequantise_args a
 			static_cast<float *>(a.out)[at + k] = x;
 		else if (a.to == DEQUANTISE_BF16)
 			static_cast<uint16_t *>(a.out)[at + k] = bf16_encode(x);
+		else if (a.to == DEQUANTISE_I8)
+			static_cast<int8_t *>(a.out)[at + k] = row_integer(x * inverse);
 		else
 			static_cast<uint8_t *>(a.out)[at + k] = fp8_encode(x / scale);
 	}

@@ -69,13 +69,6 @@ struct nccl {
 	ncclResult_t (*abort)(ncclComm_t);
 };
 
-template <class F> static bool name_find(void *library, const char *name, F *out)
-{
-	void *const found = dlsym(library, name);
-	memcpy(out, &found, sizeof found);
-	return found != NULL;
-}
-
 /* NULL where it is not: the program runs without it. */
 static const struct nccl *nccl_find()
 {
@@ -83,12 +76,12 @@ static const struct nccl *nccl_find()
 	static int state; /* 1: there, 2: not */
 	if (state == 0) {
 		void *const l = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-		const bool there = l && name_find(l, "ncclGetVersion", &table.version) &&
-				   name_find(l, "ncclGetUniqueId", &table.id) &&
-				   name_find(l, "ncclCommInitRank", &table.init) &&
-				   name_find(l, "ncclAllGather", &table.gather) &&
-				   name_find(l, "ncclCommDestroy", &table.destroy) &&
-				   name_find(l, "ncclCommAbort", &table.abort);
+		const bool there = l && library_name(l, "ncclGetVersion", &table.version) &&
+				   library_name(l, "ncclGetUniqueId", &table.id) &&
+				   library_name(l, "ncclCommInitRank", &table.init) &&
+				   library_name(l, "ncclAllGather", &table.gather) &&
+				   library_name(l, "ncclCommDestroy", &table.destroy) &&
+				   library_name(l, "ncclCommAbort", &table.abort);
 		state = there ? 1 : 2;
 	}
 	return state == 1 ? &table : NULL;

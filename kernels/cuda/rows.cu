@@ -111,13 +111,32 @@ __device__ static inline float enter_value(const struct enter_args *a, float *x,
 	return a->norm ? x[k] * r * a->norm[k] : x[k];
 }
 
+/* A row in the precision of given tokens, from its floats: each thread from those that it wrote. */
+__device__ static inline void given_round(const struct enter_args *a, uint32_t row, const float *x,
+					  float largest, float *room)
+{
+	const size_t at = (size_t)row * a->columns;
+	float inverse = 1;
+	if (a->given == PREFILL_BF16) {
+		for (uint32_t k = threadIdx.x; k < a->columns; k += ROW_THREADS)
+			reinterpret_cast<uint16_t *>(a->bytes)[at + k] = bf16_encode(x[k]);
+		return;
+	}
+	const float d = row_scale(a->given, block_max(largest, room), &inverse);
+	if (threadIdx.x == 0)
+		a->scales[row] = d;
+	for (uint32_t k = threadIdx.x; k < a->columns; k += ROW_THREADS)
+		a->bytes[at + k] = a->given == PREFILL_INT8 ? (uint8_t)row_integer(x[k] * inverse)
+							    : fp8_encode(x[k] / d);
+}
+
 __global__ __launch_bounds__(ROW_THREADS) void enter(const struct enter_args a)
 {
 	SHARED(float, room, ROW_WARPS);
 	const uint32_t row = blockIdx.x;
-	if (row >= (a.picked ? STEP(a.step)->sample_count : STEP(a.step)->row_count))
+	if (row >= rows_number(a.step, a.rows))
 		return;
-	const size_t from = a.picked ? STEP_SAMPLES(a.step)[row].row : row;
+	const size_t from = row_from(a.step, a.rows, row);
 	/* Only the gate writes it back. */
 	float *const x = const_cast<float *>(a.x) + from * a.columns;
 	const float *const up = a.up ? a.up + from * a.columns : NULL;
@@ -142,6 +161,10 @@ __global__ __launch_bounds__(ROW_THREADS) void enter(const struct enter_args a)
 		const float y = enter_value(&a, x, up, r, k);
 		to[k] = a.kind == ACT_BF16 ? bf16_decode(bf16_encode(y)) : y;
 		largest = fabsf(y) > largest ? fabsf(y) : largest;
+	}
+	if (a.given != PREFILL_SAME) {
+		given_round(&a, row, to, largest, room);
+		return;
 	}
 	if (a.kind != ACT_I8_ROW)
 		return;

@@ -17,7 +17,26 @@ static uint32_t up_to_8(uint32_t x)
 
 size_t step_block_bytes(const struct device_plan *p)
 {
-	return STEP_BYTES + (batch_bytes_max(p) + 15) / 16 * 16 + (size_t)p->rows_max * sizeof(struct unit);
+	return STEP_BYTES + (batch_bytes_max(p) + 15) / 16 * 16 + (size_t)p->rows_max * sizeof(struct unit) +
+	       (p->prefill == PREFILL_SAME ? 0 : (size_t)p->rows_max * sizeof(uint32_t));
+}
+
+/* Lists of the rows by phase, behind the units. */
+static void phases_make(const struct device_plan *p, struct step *s, uint8_t *base, uint32_t at)
+{
+	const struct ops_row *rows = STEP_ROWS(base);
+	if (p->prefill == PREFILL_SAME)
+		return;
+	for (uint32_t phase = 0; phase < 2; phase++) {
+		s->phase_at[phase] = at;
+		for (uint32_t i = 0; i < s->row_count; i++) {
+			if ((rows[i].phase != 0) != (phase != 0))
+				continue;
+			memcpy(base + STEP_BYTES + at, &i, sizeof i);
+			at += sizeof i;
+			s->phase_count[phase]++;
+		}
+	}
 }
 
 /* The kernel that takes a sequence's rows, and how many of them at once. Which one depends on the plan
@@ -64,6 +83,7 @@ static void units_make(struct device *d, struct step *s, uint8_t *base)
 		}
 		d->units[kind] = s->unit_count[kind];
 	}
+	phases_make(&d->plan, s, base, at);
 }
 
 int cuda_batch(struct device *d, const struct ops_batch *block)
@@ -92,12 +112,14 @@ int cuda_batch(struct device *d, const struct ops_batch *block)
 		r.used = false;
 	d->copied_down = false;
 	d->fresh = true;
-	/* The block, then the units behind the room of the largest block. */
+	/* The block, then the units and lists behind the room of the largest block. */
 	const size_t used = STEP_BYTES + up_to_8(b->bytes);
 	const size_t units_at = STEP_BYTES + s->unit_at[0];
 	CUDA_TRY(d, cudaMemcpyAsync(d->block, base, used, cudaMemcpyHostToDevice, d->step));
-	CUDA_TRY(d, cudaMemcpyAsync(d->block + units_at, base + units_at, s->row_count * sizeof(struct unit),
-				    cudaMemcpyHostToDevice, d->step));
+	const size_t lists = (size_t)(s->phase_count[0] + s->phase_count[1]) * sizeof(uint32_t);
+	const size_t behind = s->row_count * sizeof(struct unit) + lists;
+	CUDA_TRY(d, cudaMemcpyAsync(d->block + units_at, base + units_at, behind, cudaMemcpyHostToDevice,
+				    d->step));
 	CUDA_TRY(d, cudaMemcpyAsync(d->faults, d->faults_none, s->sequence_count * sizeof *d->faults,
 				    cudaMemcpyHostToDevice, d->step));
 	if (s->sample_count)
