@@ -92,7 +92,7 @@ static void encoders(void)
 					    (int)token & 1);
 }
 
-/* By request (HOLDFAST_FP8_ALL), every float that a page holds unscaled: 448 beside them makes the scale 1. */
+/* By request (HOLDFAST_FP8_ALL): every float that a page holds unscaled. 448 beside them makes it so. */
 static void encoders_all(void)
 {
 	enum { HEAD = 96, MOST = 0x43e00000 };
