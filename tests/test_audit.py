@@ -88,6 +88,9 @@ def whole():
     from holdfast import audit
     assert list(audit.ask("session", first.hex(), state=STATE, program=f"{BUILD}/holdfastd")) == ask("session", first.hex())
     assert audit.verify(STATE, f"{BUILD}/holdfastd")["ok"]
+    # The client's program finds the daemon's, where nobody installed either.
+    done = subprocess.run([f"{BUILD}/holdfast", "audit", "--state", STATE, "--json", "verify"], capture_output=True, text=True)
+    assert json.loads(done.stdout) == verdict, done
 
 
 def wrong():
