@@ -106,20 +106,9 @@ static void park_ask(struct daemon *d, uint32_t call)
 	session_method_park(d, call, m);
 }
 
-static void ask(struct player *p, uint8_t method)
+static void session_ask(struct daemon *d, uint32_t call, struct player *p, uint8_t method)
 {
-	struct daemon *d = &selftest->daemon;
 	struct wire_call *m = &d->message;
-	memset(m, 0, sizeof *m);
-	m->method = method;
-	m->epoch = m->turn = m->deadline_ms = m->detach_ms = WIRE_NONE;
-	m->window = 1 << 20;
-	p->channel = ++selftest->channel;
-	p->waits = true;
-	p->ended = p->later = false;
-	p->got_count = 0;
-	const uint32_t call = call_take(d, 0, p->channel, m);
-	CHECK(call != NONE);
 	if (method == METHOD_SESSION_OPEN) {
 		m->a.template_name = (struct wire_str){"none", 4};
 		session_method_open(d, call, m);
@@ -141,6 +130,27 @@ static void ask(struct player *p, uint8_t method)
 		park_ask(d, call);
 	else
 		turn_ask(d, call, p);
+}
+
+static void ask(struct player *p, uint8_t method)
+{
+	struct daemon *d = &selftest->daemon;
+	const uint64_t mark = store_mark(d->store);
+	struct wire_call *m = &d->message;
+	memset(m, 0, sizeof *m);
+	m->method = method;
+	m->epoch = m->turn = m->deadline_ms = m->detach_ms = WIRE_NONE;
+	m->window = 1 << 20;
+	p->channel = ++selftest->channel;
+	p->waits = true;
+	p->ended = p->later = false;
+	p->got_count = 0;
+	const uint32_t call = call_take(d, 0, p->channel, m);
+	CHECK(call != NONE);
+	session_ask(d, call, p, method);
+	/* As where calls come in: END waits until what was changed is on disk; a turn sees to its own. */
+	if (method != METHOD_SESSION_TURN && store_mark(d->store) != mark)
+		d->calls[call].hold_mark = store_mark(d->store);
 }
 
 /* One turn of the loop. What the disk's faults made so far is told to who outlives us. */
