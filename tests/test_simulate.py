@@ -187,6 +187,21 @@ def refuses():
     os.unlink(huge)
 
 
+def readme():
+    """What README.md shows is what its command prints, and its picture is of that run."""
+    root = DATA.parent.parent
+    _, after = (root / "README.md").read_text().split("\n    build/holdfastd simulate ", 1)
+    command, rest = after.split("\n", 1)
+    shown = rest.split("```\n")[1]
+    picture = folder / "readme.svg"
+    words = [str(root / word) if word.startswith("tests/") else word for word in command.split()]
+    assert run(*words).stdout == shown
+    run(*words, "--svg", picture)
+    texts = [[e.text for e in xml.etree.ElementTree.parse(file).iter() if e.text and e.text.strip()]
+             for file in (picture, root / "sched" / "planner.svg")]
+    assert texts[0] == texts[1] and len(texts[0]) > 10, texts
+
+
 tap = Tap()
 tap.run("figures that can be worked out by hand", by_hand)
 tap.run("open and closed loop", closed)
@@ -199,5 +214,6 @@ tap.run("host memory: reloaded, not computed again", host)
 tap.run("the same run twice is the same", repeats)
 tap.run("the least memory", searches)
 tap.run("the table and the picture", pictures)
+tap.run("what README.md shows", readme)
 tap.run("what is wrong is refused", refuses)
 sys.exit(tap.done())
