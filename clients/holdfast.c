@@ -580,7 +580,7 @@ static int audit_run(char **argv)
 		execv(path, argv);
 		/* In a build tree libtool keeps this program one folder below. */
 		char *below = strstr(path, "/.libs/holdfastd");
-		if (below) {
+		if (below && below[sizeof "/.libs/holdfastd" - 1] == 0) {
 			memmove(below, below + strlen("/.libs"), sizeof "/holdfastd");
 			execv(path, argv);
 		}

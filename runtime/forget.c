@@ -109,6 +109,9 @@ void forget_page_copied(struct daemon *d, const struct engine_copy *c, int err)
 		page_forgotten(d, had);
 	else if (c->up && err)
 		*had = PRINCIPAL_MIXED;
+	else
+		return;
+	d->forget_due = true;
 }
 
 void forget_pages(struct daemon *d, const struct effect *e)

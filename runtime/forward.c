@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "runtime/forward.h"
 
+#include <errno.h>
 #include <sched.h>
 #include <sodium.h>
 #include <stdio.h>
@@ -97,10 +98,13 @@ static int gpu_look_apart(uint32_t gpu, struct look *out)
 	}
 	close(ends[1]);
 	/* Less than a pipe takes at once; nothing, if the driver ends the process. */
-	const bool whole = pid > 0 && read(ends[0], out, sizeof *out) == (ssize_t)sizeof *out;
+	ssize_t got = -1;
+	while (pid > 0 && (got = read(ends[0], out, sizeof *out)) < 0 && errno == EINTR)
+		;
+	const bool whole = got == (ssize_t)sizeof *out;
 	close(ends[0]);
-	if (pid > 0)
-		waitpid(pid, NULL, 0);
+	while (pid > 0 && waitpid(pid, NULL, 0) < 0 && errno == EINTR)
+		;
 	return whole ? 0 : -ERR_IO;
 }
 
@@ -113,7 +117,7 @@ int forward_device_look(const char *name, bool apart, uint64_t *left, char *reas
 	TRY(forward_device_find(name, &ops, &gpu, reason));
 	if (ops == ops_cpu())
 		return 0;
-	snprintf(reason, MODEL_REASON_MAX, "no process can be started to look for the GPU");
+	snprintf(reason, MODEL_REASON_MAX, "nothing is known of the GPU: no process could be started to look, or the driver ended it");
 	if (apart)
 		TRY(gpu_look_apart(gpu, &look));
 	else

@@ -3,15 +3,18 @@
  * it outlives the process, and a stream goes on without gap or repeat. After a power cut it begins anew.
  *
  * The file is mapped, since a system call for each DATA would be a third of what one costs. What is written
- * there has its blocks first, so that a full disk is an error of fallocate and not a signal.
+ * there has its blocks first, so that a full disk is an error of fallocate and not a signal; not on Btrfs,
+ * which writes a block anew each time, so nothing is mapped there.
  */
 #define _GNU_SOURCE
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include "runtime/keep.h"
@@ -51,6 +54,9 @@ static uint64_t mark_at(const struct daemon *d, uint32_t call, uint64_t seq)
 static void streams_map(struct daemon *d, uint64_t size)
 {
 	const uint64_t whole = part_at(d, (uint32_t)d->options.calls);
+	struct statfs on;
+	if (fstatfs(d->streams, &on) != 0 || on.f_type == BTRFS_SUPER_MAGIC)
+		return;
 	if (size < whole && ftruncate(d->streams, (off_t)whole) != 0)
 		return;
 	void *at = mmap(NULL, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, d->streams, 0);
@@ -115,12 +121,18 @@ void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_
 void keep_marks_restore(struct daemon *d, uint32_t call)
 {
 	struct call *c = &d->calls[call];
-	struct kept_mark m;
+	struct kept_mark m, before = {0};
 	uint64_t seq = c->seq_made + 1;
+	if (c->seq_made) {
+		before.tokens = c->sent[c->seq_made - 1].tokens;
+		before.bytes = c->sent[c->seq_made - 1].bytes;
+	}
 	for (; seq <= d->limits.context_tokens; seq++) {
 		if (pread(d->streams, &m, sizeof m, (off_t)mark_at(d, call, seq)) != (ssize_t)sizeof m ||
-		    m.op != op_word(&c->op) || m.seq != seq || m.check != mark_check(&m))
+		    m.op != op_word(&c->op) || m.seq != seq || m.check != mark_check(&m) ||
+		    m.tokens < before.tokens || m.bytes < before.bytes || m.tokens > d->limits.context_tokens)
 			break;
+		before = m;
 		c->sent[seq - 1] = (struct sent_mark){m.tokens, m.bytes};
 	}
 	c->seq_made = seq - 1;

@@ -40,7 +40,8 @@ bool lower_wipe(struct daemon *d)
 	lower_disk_wipe(d);
 	for (uint32_t i = 0; i < host_pages(d); i++) {
 		uint32_t slot = i;
-		if (d->host_state[i] == (HOST_BYTES | HOST_BUSY))
+		/* Whether it is held, too: what goes up has no owner here any more when it is there. */
+		if (d->host_state[i] & HOST_BUSY)
 			d->host_state[i] |= HOST_WIPE;
 		if (d->host_state[i] & (HOST_HELD | HOST_BUSY) || d->host_state[i] == 0)
 			continue;
@@ -58,7 +59,7 @@ void lower_host_copied(struct daemon *d, uint32_t number, bool leaves)
 {
 	uint8_t *state = &d->host_state[number];
 	*state &= (uint8_t)~(leaves ? HOST_BUSY | HOST_HELD : HOST_BUSY);
-	d->forget_due = d->forget_due || (*state & HOST_WIPE);
+	d->forget_due = d->forget_due || (*state & (HOST_WIPE | HOST_HELD)) == HOST_WIPE;
 }
 
 int lower_open(struct daemon *d)

@@ -14,8 +14,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/forget.h"
+
 enum {
-	FULL_US = 1000000        /* a full disk is tried again after so long */
+	FULL_US = 1000000,       /* a full disk is tried again after so long */
+	RATE_LEAST_US = 1000     /* from reading for less no rate is told */
 };
 
 /* Keys. */
@@ -135,6 +138,10 @@ static void tell(struct daemon *d, const struct disk_move *m, int err)
 {
 	if (m->from == PLACE_HOST)
 		lower_host_copied(d, pages_number(d, PLACE_HOST, m->group, m->page), true);
+	/* One that was over before the engine had it is over all the same. */
+	if (m->from == PLACE_DEVICE || m->to == PLACE_DEVICE)
+		forget_page_copied(d, &(struct engine_copy){.group = m->group, .page = m->page,
+							    .up = m->to == PLACE_DEVICE}, err);
 	lower_done(d, m->copy, err);
 	if (err)
 		d->disk->lost++;
@@ -548,7 +555,7 @@ static void stall(struct daemon *d, const struct disk_job *hand)
 uint64_t lower_disk_rate(struct daemon *d)
 {
 	struct lower_disk *x = d->disk;
-	if (!x || x->read_us == 0)
+	if (!x || x->read_us < RATE_LEAST_US)
 		return 0;
 	const uint64_t rate = x->read_bytes * 1000000 / x->read_us + 1;
 	x->read_bytes /= 2;

@@ -385,23 +385,26 @@ static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, in
 	return 0;
 }
 
-/* What is named by the caller comes later and stands. */
+/* What is named by the caller comes later and stands, but where faults go: into our own folder. */
 static int options_take(char **rest, int count, char *state)
 {
 	static char *const fixed[] = {"--digest", "resume", "--log", "error", "--kv-memory", "0",
 				      "--host-memory", "16M",
-				      "--disk-bytes", "16M", "--disk-reserve", "0", "--state"};
-	enum { FIXED = sizeof fixed / sizeof fixed[0] };
-	char **with = calloc((size_t)count + FIXED + 2, sizeof *with);
+				      "--disk-bytes", "16M", "--disk-reserve", "0"};
+	static char *const ours[] = {"--disk-dir", "", "--anchor", "", "--state"};
+	enum { FIXED = sizeof fixed / sizeof fixed[0], OURS = sizeof ours / sizeof ours[0] };
+	char **with = calloc((size_t)count + FIXED + OURS + 2, sizeof *with);
 	if (!with)
 		return -ERR_MEMORY;
 	int n = 0;
 	with[n++] = rest[0];
 	for (int i = 0; i < FIXED; i++)
 		with[n++] = fixed[i];
-	with[n++] = state;
 	for (int i = 1; i < count; i++)
 		with[n++] = rest[i];
+	for (int i = 0; i < OURS; i++)
+		with[n++] = ours[i];
+	with[n++] = state;
 	const int code = options_read(n, with, &selftest->options);
 	free(with);
 	if (code == 0 && selftest->options.kv_memory == 0)

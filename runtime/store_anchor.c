@@ -270,7 +270,7 @@ int anchor_open(struct store_anchor *anchor, const struct store_disk *disk, cons
 	if (anchor->fd < 0)
 		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", path, strerror(errno));
 	/* A copy of the folder has the same name for its anchors. */
-	if (flock(anchor->fd, LOCK_EX | LOCK_NB) != 0)
+	if (flock(anchor->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
 		return store_refuse(reason, -ERR_IN_USE, "anchors: '%s' is in use by another process: one log, or a "
 				    "copy of it, runs already; stop that, or name another folder", path);
 	int code = tail_read(anchor->fd, &last, &any);

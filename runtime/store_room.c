@@ -15,6 +15,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
 #include <time.h>
@@ -190,6 +191,16 @@ static bool reader_ours(const struct store *s, uint32_t pid)
 	return ours;
 }
 
+/* By a handle: the number may be another's between the look and the signal. */
+static bool reader_killed(const struct store *s, uint32_t pid)
+{
+	const int handle = pidfd_open((pid_t)pid, 0);
+	const bool killed = handle >= 0 && reader_ours(s, pid) && pidfd_send_signal(handle, SIGKILL, NULL, 0) == 0;
+	if (handle >= 0)
+		close(handle);
+	return killed;
+}
+
 /* What one transaction keeps from being used again has a bound: the file's growth in that time. */
 static void reader_end(struct store *s, const struct readers *r, uint64_t now_ns)
 {
@@ -200,7 +211,7 @@ static void reader_end(struct store *s, const struct readers *r, uint64_t now_ns
 		return;
 	}
 	if (s->options.reader_stay_ms == 0 || now_ns < room->reader_ns + s->options.reader_stay_ms * 1000000ull ||
-	    !reader_ours(s, r->pid) || kill((pid_t)r->pid, SIGKILL) != 0)
+	    !reader_killed(s, r->pid))
 		return;
 	atomic_store(&room->ended, r->pid);
 	store_announce(s);

@@ -248,23 +248,32 @@ def on_its_way():
     left_clean(daemon)
 
 
-def going_down():
-    """Forgotten while its pages go from the device to the host."""
+def moving(first, then):
+    """Forgotten while its pages go on from where they were parked first: down, or up for a turn."""
     daemon = start(*TIERS)
     wire = Wire(daemon.endpoint)
     session = wire.open()
     wire.turn(session, words(300), max_tokens=2, ignore_end=True)
     left_clean(daemon)
     needles = some_bytes(daemon.home)
-    daemon = start(*TIERS, "--inject", "copy-late/1", home=daemon.home)
-    wire = Wire(daemon.endpoint)
+    late = f"tier-write@2=wait:{1000 * ar1.SLOW}" if first == "host" and then else "copy-late/1"
+    daemon = start(*TIERS, "--inject", late, home=daemon.home)
+    wire, other = Wire(daemon.endpoint), Wire(daemon.endpoint)
+    def under_way():
+        return sum(account["moving"] for account in other.ok("ledger.show")["r"]["accounts"].values())
     reply = wire.turn(session, words(3), max_tokens=2, ignore_end=True)  # 19 copies
     assert reply.usage["recomputed"] == 0, reply.usage
-    wire.ok("session.park", {"place": "host"}, sess=session)
-    until(lambda: wire.ledger()["moving"] > 0)
-    wire.ok("session.forget", sess=session)
-    assert wire.ledger()["moving"] > 0, "the engine is to be slower than that"
-    until(lambda: wire.ledger()["moving"] == 0)
+    if first:
+        wire.ok("session.park", {"place": first}, sess=session)
+        until(lambda: under_way() == 0)
+    if then:
+        wire.ok("session.park", {"place": then}, sess=session)
+    else:
+        wire.begin("session.turn", {"tokens": True, "ignore_end": True, "max_tokens": 8}, pack(words(3)), sess=session)
+    until(lambda: under_way() > 0)
+    other.ok("session.forget", sess=session)
+    assert under_way() > 0, "the engine is to be slower than that"
+    until(lambda: under_way() == 0)
     until(lambda: pieces(daemon, needles) == (0, 0))
     left_clean(daemon)
 
@@ -289,7 +298,11 @@ def idle_after():
 for what, test in (("tokens, label, answer: nowhere after session.forget", forgotten), ("a kill in the middle of it", killed),
                    ("a turn that runs", running), ("by age", by_age), ("its pages are given out again", again),
                    ("pages on the device, the host and the disk, now and before", tiers),
-                   ("pages that are on their way up", on_its_way), ("pages that are on their way down", going_down),
+                   ("pages that are on their way up", on_its_way),
+                   ("pages that are on their way down to the host", lambda: moving(None, "host")),
+                   ("down to the disk", lambda: moving(None, "disk")),
+                   ("up from the host", lambda: moving("host", None)),
+                   ("from the host down to the disk", lambda: moving("host", "disk")),
                    ("and then it rests", idle_after)):
     tap.run(what, test)
 raise SystemExit(tap.done())
