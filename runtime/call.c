@@ -371,11 +371,6 @@ static bool data_next(const struct call *c, struct sent_mark *next)
 		return data_cut(c, (struct sent_mark){c->sent_tokens, (uint32_t)c->sent_bytes}, next);
 	/* What was sent before goes out again as it was. After a restart it may not have been computed yet. */
 	*next = c->sent[c->seq];
-	/* It ended before it came so far again: what there is goes, and END after it. */
-	if (c->state == CALL_ENDED && next->tokens > c->sampled) {
-		*next = (struct sent_mark){c->sampled, (uint32_t)c->visible};
-		return next->tokens > c->sent_tokens && next->bytes <= c->window;
-	}
 	return next->tokens <= c->sampled && next->bytes <= c->visible && next->bytes <= c->window;
 }
 

@@ -568,6 +568,7 @@ static void daemon_close(struct daemon *d)
 	free(d->chain);
 	free(d->undo.token);
 	free(d->page_principal);
+	lower_close(d);
 	free(d->sched);
 	free(d->sums);
 	free(d->out);

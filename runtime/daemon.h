@@ -465,6 +465,7 @@ enum host_state {
 	HOST_WIPE = 8   /* to be zeroed after that */
 };
 int lower_open(struct daemon *d);
+void lower_close(struct daemon *d);
 /* Zeroes what lies on the host and in the hands of copies and is nobody's, a part of it; false: there is
    more. What is being copied is zeroed after that (forget_due). */
 bool lower_wipe(struct daemon *d);

@@ -117,7 +117,7 @@ int forward_device_look(const char *name, bool apart, uint64_t *left, char *reas
 	TRY(forward_device_find(name, &ops, &gpu, reason));
 	if (ops == ops_cpu())
 		return 0;
-	snprintf(reason, MODEL_REASON_MAX, "nothing is known of the GPU: no process could be started to look, or the driver ended it");
+	snprintf(reason, MODEL_REASON_MAX, "no process could look for the GPU, or the driver ended it");
 	if (apart)
 		TRY(gpu_look_apart(gpu, &look));
 	else

@@ -78,6 +78,16 @@ int lower_open(struct daemon *d)
 	return d->host_sums && d->host_state && d->host ? 0 : -ERR_MEMORY;
 }
 
+/* Nothing is under way any more. */
+void lower_close(struct daemon *d)
+{
+	if (d->host)
+		memory_release(d->host, groups_bytes(d, PLACE_HOST));
+	free(d->host_state);
+	free(d->host_sums);
+	free(d->copied);
+}
+
 static void record_copy(struct daemon *d, const struct effect *e, uint8_t kind, uint32_t page, uint64_t tag)
 {
 	const struct session *s = &d->sessions[e->session_key];

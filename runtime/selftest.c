@@ -391,9 +391,8 @@ static int options_take(char **rest, int count, char *state)
 	static char *const fixed[] = {"--digest", "resume", "--log", "error", "--kv-memory", "0",
 				      "--host-memory", "16M",
 				      "--disk-bytes", "16M", "--disk-reserve", "0"};
-	static char *const ours[] = {"--disk-dir", "", "--anchor", "", "--state"};
-	enum { FIXED = sizeof fixed / sizeof fixed[0], OURS = sizeof ours / sizeof ours[0] };
-	char **with = calloc((size_t)count + FIXED + OURS + 2, sizeof *with);
+	enum { FIXED = sizeof fixed / sizeof fixed[0] };
+	char **with = calloc((size_t)count + FIXED + 3, sizeof *with);
 	if (!with)
 		return -ERR_MEMORY;
 	int n = 0;
@@ -402,8 +401,7 @@ static int options_take(char **rest, int count, char *state)
 		with[n++] = fixed[i];
 	for (int i = 1; i < count; i++)
 		with[n++] = rest[i];
-	for (int i = 0; i < OURS; i++)
-		with[n++] = ours[i];
+	with[n++] = "--state";
 	with[n++] = state;
 	const int code = options_read(n, with, &selftest->options);
 	free(with);

@@ -195,7 +195,8 @@ static bool reader_ours(const struct store *s, uint32_t pid)
 static bool reader_killed(const struct store *s, uint32_t pid)
 {
 	const int handle = pidfd_open((pid_t)pid, 0);
-	const bool killed = handle >= 0 && reader_ours(s, pid) && pidfd_send_signal(handle, SIGKILL, NULL, 0) == 0;
+	const bool killed = handle >= 0 && reader_ours(s, pid) &&
+			    pidfd_send_signal(handle, SIGKILL, NULL, 0) == 0;
 	if (handle >= 0)
 		close(handle);
 	return killed;

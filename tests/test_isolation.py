@@ -17,7 +17,7 @@ with open(FILE, "w", opener=lambda path, flags: os.open(path, flags, 0o600)) as 
     file.write(f"tenant users listen={IPC} rate=0 bytes=0\nallow users uid={os.getuid()} roles=gateway\n")
 OPTIONS = ("--template", "smollm2", "--kv-memory", "300000", "--host-memory", "150000", "--disk-bytes", "4M", "--disk-reserve", "0",
            "--chunk", "64", "--batch-rows", "96", "--audit-commit-ms", "1", "--tenants", FILE)
-ROUNDS, SESSIONS = (2, 2) if ar1.SLOW > 1 else (3, 3)
+ROUNDS, SESSIONS = (3, 2) if ar1.SLOW > 1 else (3, 3)
 HEAD = words(64)
 CANARY = words(12)
 PROMPTS = [[HEAD + words(60) if r == 0 else words(40) for r in range(ROUNDS + 1)] for _ in range(SESSIONS)]

@@ -444,6 +444,15 @@ static unsigned asked(const char *question)
 	return steps;
 }
 
+/* The program that asks the log is built in the plain tree and the address sanitizer's. */
+static int asks(void)
+{
+	char path[1000];
+	const char *build = getenv("BUILDDIR");
+	snprintf(path, sizeof path, "%s/holdfastd", build ? build : ".");
+	return access(path, X_OK) == 0;
+}
+
 /* Set on by two hours, back by three, and right again: what lies between two times is found all the same. */
 static void clock_jumps(void)
 {
@@ -465,6 +474,8 @@ static void clock_jumps(void)
 	EXPECT_EQ(store_reader_ordered(r, 3), 4);
 	EXPECT_EQ(store_reader_ordered(r, 4), 7);
 	store_reader_close(&r);
+	if (!asks())
+		TAP_SKIP("holdfastd is not built here");
 	snprintf(question, sizeof question, "between %ld %ld", now - 60, now + 60);
 	EXPECT_EQ(asked(question), 1u << 1 | 1u << 4);
 	snprintf(question, sizeof question, "between %ld %ld", now + 7100, now + 7300);

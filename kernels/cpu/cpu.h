@@ -92,6 +92,7 @@ struct weight {
 	uint8_t *data;      /* aligned to 64 */
 	struct weight *given; /* the same for given tokens; NULL: these take this one */
 	struct chunk *chunk; /* what it lies in; NULL: memory of its own */
+	struct weight *next; /* of its device's */
 };
 
 /* Rows of activations, in the precision of the path. With ACT_F32 only x is used. */

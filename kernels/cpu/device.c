@@ -198,6 +198,11 @@ static void cpu_device_close(struct device **device)
 	struct pieces all;
 	pieces_list(d, &all);
 	pool_close(&d->pool);
+	while (d->weights) {
+		struct weight *w = d->weights;
+		d->weights = w->next;
+		pack_free(&d->chunks, w);
+	}
 	chunks_free(&d->chunks);
 	for (uint32_t i = 0; i < all.count; i++) {
 		void *memory;
@@ -290,13 +295,21 @@ static int cpu_weight_make(struct device *d, uint32_t type, enum weight_use use,
 	if (err != 0) {
 		pack_free(&d->chunks, *out);
 		*out = NULL;
+		return err;
 	}
-	return err;
+	(*out)->next = d->weights;
+	d->weights = *out;
+	return 0;
 }
 
 static void cpu_weight_free(struct device *d, struct weight **weight)
 {
+	struct weight **at = &d->weights;
 	d->rope_count = 0; /* a kept set may name it */
+	while (*at && *at != *weight)
+		at = &(*at)->next;
+	if (*at)
+		*at = (*weight)->next;
 	pack_free(&d->chunks, *weight);
 	*weight = NULL;
 }

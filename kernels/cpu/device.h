@@ -58,6 +58,7 @@ struct device {
 	uint32_t threads;
 	struct group group[OPS_GROUP_MAX];
 	struct chunk *chunks; /* of weights */
+	struct weight *weights; /* all that were made and not freed */
 
 	float *buffer[BUFFER_COUNT];
 	size_t buffer_floats[BUFFER_COUNT];
