@@ -3,7 +3,9 @@
 Method: ZMTP by hand over the real socket, so that nothing of a library stands between. After each attack, and during it
 where it lasts, another client's stream must be whole and the daemon answer in time.
 """
+import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -277,6 +279,57 @@ def stopped(wire):
     neighbour()
 
 
+WAKES = """
+import json, os, signal, struct, sys
+sys.path.insert(0, sys.argv[1])
+import ar1
+endpoint, given, window, anew = sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "anew"
+asked = {"tokens": True, "max_tokens": 120, "ignore_end": True}
+link = ar1.Wire(endpoint)
+at = link.begin("session.turn", asked, ar1.pack(given), sess=link.open(), window=window, detach_ms=60000)
+op = link.expect(ar1.ACCEPTED)[3]["op"]
+ids, last, end = [], 0, None
+while len(ids) < 5:
+    _, _, seq, body, blob = link.expect(ar1.DATA)
+    ids, last = ids + list(struct.unpack(f"<{len(blob) // 4}I", blob)), seq
+os.kill(os.getpid(), signal.SIGSTOP)
+if anew:
+    link = ar1.Wire(endpoint)
+at = link.channel = link.channel + 1
+link.send(ar1.RESUME, at, {"op": op, "after_seq": last, "window": 1 << 20})
+while end is None:
+    type, channel, seq, body, blob = link.receive()
+    if channel != at or type in (ar1.NOTE, ar1.ACCEPTED):
+        continue
+    assert seq == last + 1, (type, seq, last)
+    last = seq
+    if type == ar1.END:
+        end = body["status"]
+    else:
+        assert type == ar1.DATA, (type, body)
+        ids += struct.unpack(f"<{len(blob) // 4}I", blob)
+print(json.dumps([end, ids]))
+"""
+
+
+def stopped_and_woken(wire):
+    """H8: stopped in its stream, with credit for all of it or for little, it wakes up and goes on from what it has, over the
+    same connection or a new one: nothing is missing, nothing comes twice, and nobody has waited meanwhile."""
+    for window in (1 << 20, 12):
+        for link in ("same", "anew"):
+            child = subprocess.Popen([sys.executable, "-c", WAKES, os.path.dirname(os.path.abspath(ar1.__file__)), endpoint,
+                                      json.dumps(GIVEN), str(window), link], stdout=subprocess.PIPE)
+            try:
+                assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1]), "it was to stop in its stream"
+                neighbour()
+                child.send_signal(signal.SIGCONT)
+                out, _ = child.communicate(timeout=30 * ar1.SLOW)
+            finally:
+                child.kill()
+            assert json.loads(out) == [whole.status, list(whole.ids)], (window, link, out)
+    balanced(wire)
+
+
 daemon = daemon_rig.start()
 endpoint = daemon.endpoint
 wire = Wire(endpoint)
@@ -290,6 +343,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("a short PING", short_ping),
     ("sockets of other kinds", other_sockets),
     ("who does not read", does_not_read),
-    ("who is stopped", stopped)])
+    ("who is stopped", stopped),
+    ("who is stopped in its stream, and woken", stopped_and_woken)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)
