@@ -242,6 +242,55 @@ def other_sockets(wire):
     neighbour()
 
 
+def odd_messages(wire):
+    """A thousand frames, a PING of 64 KB in either protocol, a REQ's delimiter before what is right otherwise: refused or
+    ignored, and the next request is served."""
+    def served(raw):
+        raw.message(PING, 0, {"t": 77})
+        while True:
+            parts = raw.receive()
+            if parts[0][3] == PONG and msgpack.unpackb(parts[1])["t"] == 77:
+                return
+    raw = Raw()
+    assert raw.hello() == WELCOME
+    for size in (0, 1, 24):
+        for i in range(1000):
+            raw.send(bytes(size), more=i < 999)
+        kind, body = raw.receive()
+        assert kind[3] == REJECT and msgpack.unpackb(body)["err"]["n"] == "bad_frames", (size, body)
+        served(raw)
+    raw.message(PING, 0, {"t": 5, "x-more": "y" * 65536})
+    raw.message(PING, 0, {"t": 5, "more": "y" * 65536})
+    names = []
+    for _ in range(2):
+        kind, body = raw.receive()
+        names.append(msgpack.unpackb(body)["err"]["n"] if kind[3] == REJECT else kind[3])
+    assert names[0] in (PONG, "too_big", "bad_body", "unknown_field") and names[1] in ("too_big", "bad_body", "unknown_field"), names
+    served(raw)
+    raw.close()
+    raw = Raw()
+    assert raw.hello() == WELCOME
+    context = b"\x04PING\0\x0a" + b"z" * 65536
+    raw.s.sendall(bytes([6]) + struct.pack(">Q", len(context)) + context)
+    try:
+        flags, body = raw.frame()
+        assert flags & 4 and len(body) <= 5 + 65536 and body.strip(b"z") == b"\x04PONG", body[:40]
+        served(raw)
+    except (ConnectionError, socket.timeout):
+        pass  # more context than a PING may have
+    raw.close()
+    req = Raw(kind=b"REQ")
+    for kind, body in ((HELLO, {"client": "req", "minor": 0, "caps": []}), (CALL, {"m": "health", "window": 1, "a": {}})):
+        req.send(b"", True)
+        req.message(kind, kind == CALL, body)
+        kind, body = [part for part in req.receive() if part]
+        assert kind[3] == REJECT and msgpack.unpackb(body)["err"]["n"] == "bad_frames", body
+    assert req.hello() == WELCOME
+    served(req)
+    req.close()
+    neighbour()
+
+
 def does_not_read(wire):
     """H6: who reads nothing costs a bounded number of bytes, no device time, and nobody's latency."""
     raw = Raw()
@@ -342,6 +391,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("frames and bytes that are none", too_large),
     ("a short PING", short_ping),
     ("sockets of other kinds", other_sockets),
+    ("many frames, long PINGs, a REQ", odd_messages),
     ("who does not read", does_not_read),
     ("who is stopped", stopped),
     ("who is stopped in its stream, and woken", stopped_and_woken)])
