@@ -253,10 +253,10 @@ def odd_messages(wire):
                 return
     raw = Raw()
     assert raw.hello() == WELCOME
-    whole_one = [b"AR" + struct.pack(">BBHHQQ", 1, PING, 0, 0, 0, 0), msgpack.packb({"t": 1})]
+    whole_one = [b"AR" + struct.pack(">BBHHQQ", 1, CALL, 1, 0, 1, 0), msgpack.packb({"m": "tokenize", "window": 9, "a": {}}), b"abc"]
     for size in (0, 1, 24):
-        for i in range(1000):  # the first two would be a message
-            raw.send(whole_one[i] if i < 2 else bytes(size), more=i < 999)
+        for i in range(1000):  # the first three would be a message
+            raw.send(whole_one[i] if i < 3 else bytes(size), more=i < 999)
         kind, body = raw.receive()
         assert kind[3] == REJECT and msgpack.unpackb(body)["err"]["n"] == "bad_frames", (size, body)
         served(raw)
