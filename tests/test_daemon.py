@@ -220,6 +220,36 @@ def stop_strings(wire):
         assert reply.ids == whole.ids[:len(reply.ids)]
 
 
+def cut_in_a_character(wire):
+    """A turn that its limit ends inside a character: all tokens are there, and as text whole characters only; of the cut one
+    the mark for what is missing, at the end and nowhere else."""
+    written = "a\u00e9\u20ac\U0001f600b"
+    whole = written.encode()
+    ids = wire.tokenize(written)
+    assert len(ids) == len(whole), "the tiny model's tokens are bytes"
+    for most in range(1, len(ids) + 1):
+        session = wire.open()
+        channel = wire.begin("session.turn", {"tokens": True, "max_tokens": most, "regex": written, "ignore_end": True, "logprobs": 1},
+                             pack(words(4)), sess=session)
+        got, pieces, end = b"", [], None
+        while end is None:
+            type, _, _, body, blob = wire.receive()
+            if type == DATA:
+                pieces.append(body[2] or "")  # unpacked strictly: bytes that are no character would not come so far
+                got += blob
+            elif type == END:
+                end = body
+        assert got == pack(ids[:most]) and end["usage"]["sampled"] == most, (most, got, end)
+        assert "".join(pieces) == whole[:most].decode(errors="replace"), (most, pieces)
+        left = wire.call("detokenize", {}, got).end["r"]["text"]
+        assert left == whole[:most], (most, left)
+        # The half that was shown as missing is in the history as it was made: what follows completes it.
+        if most < len(ids):
+            rest = wire.turn(session, ids[most:], max_tokens=1, ignore_end=True)
+            assert rest.usage["history"] == 4 + len(ids) + 1, rest.usage
+        wire.ok("session.close", sess=session)
+
+
 def fences(wire):
     session = wire.open()
     other = Wire(wire_endpoint)
@@ -372,6 +402,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("one turn a session, unless it supersedes", busy_and_supersede),
         ("no text beyond the credit", credits_hold),
         ("stop strings cut exactly", stop_strings),
+        ("a turn cut inside a character gives whole ones", cut_in_a_character),
         ("old epochs are fenced, wrong turns conflict", fences),
         ("an idempotency key runs once", idempotency),
         ("messages, a forced tool call, its result", messages_and_tools),

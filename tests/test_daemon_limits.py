@@ -1,7 +1,9 @@
 """The daemon at its limits: bad input, too much work, silent clients, wrong starts, the drain."""
 import os
+import shutil
 import signal
 import socket
+import stat
 import subprocess
 import tempfile
 import time
@@ -9,7 +11,7 @@ import time
 import ar1
 import daemon_rig
 from ar1 import (BUILD, CALL, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WINDOW, Daemon, Refused, Tap,
-    Wire, msgpack, pack)
+    Wire, msgpack, pack, zmq)
 from daemon_rig import CONTEXT, MODEL, RANDOM, words, await_message, balanced, left_clean, same, unsanitary
 
 
@@ -262,17 +264,20 @@ def config_file(wire):
 
 
 def drain_deadline(wire):
-    """What does not finish in the drain's time ends as suspended; asked twice, the daemon goes at once."""
-    for twice in (False, True):
+    """What does not finish in the drain's time ends as suspended; asked twice, by SIGTERM or from the keyboard, the daemon goes
+    at once."""
+    both = (signal.SIGTERM, signal.SIGINT)
+    for first, twice in [(signal.SIGTERM, None), (signal.SIGINT, None)] + [(a, b) for a in both for b in both]:
         own = daemon_rig.narrow("--drain-ms", "60000" if twice else "50")
         w = Wire(own.endpoint)
         channel = w.begin("session.turn", {"tokens": True, "max_tokens": 100000, "ignore_end": True}, pack(words(3)), sess=w.open(), window=1)
         w.expect(ar1.ACCEPTED)
-        own.process.send_signal(signal.SIGTERM)
+        own.process.send_signal(first)
         if twice:
-            time.sleep(0.3)
+            while w.receive()[0] != ar1.GOAWAY:
+                pass
             start = time.time()
-            own.process.send_signal(signal.SIGTERM)
+            own.process.send_signal(twice)
         else:
             end = await_message(w, END, channel)
             assert end["status"] == "suspended" and end["usage"]["sampled"] < 900, end
@@ -339,6 +344,92 @@ def too_much(wire):
         assert u["resident"] + u["recomputed"] + u["reloaded"] + u["new"] == u["prompt"]
     for s in sessions:
         wire.ok("session.close", sess=s)
+
+
+def ten_thousand_at_once(wire):
+    """Each of 10,000 calls that are sent before an answer is read gets one END, or one refusal, and nothing after it."""
+    count = 10000 // ar1.SLOW
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--calls", str(count), "--calls-principal", str(count))
+    try:
+        for limit in ("high", "low"):
+            link = Wire(own.endpoint if limit == "high" else wire_endpoint, hello=False)
+            link.socket.close()
+            link.socket = zmq.Context.instance().socket(zmq.DEALER)
+            for option in (zmq.SNDHWM, zmq.RCVHWM, zmq.LINGER):
+                link.socket.setsockopt(option, 0)
+            link.socket.connect(own.endpoint if limit == "high" else wire_endpoint)
+            link.send(HELLO, 0, {"client": "many", "minor": 0, "caps": []})
+            link.expect(ar1.WELCOME)
+            sessions = [link.open() for _ in range(8)]
+            turn = {"tokens": True, "max_tokens": 2, "ignore_end": True}
+            sent = {}
+            for i in range(count):
+                sess = sessions[i // 4 % 8]
+                sent[link.begin(*[("health",), ("session.turn", turn, pack([5, 6])), ("session.show",), ("no.such",)][i % 4],
+                                **({"sess": sess} if i % 2 else {}))] = i % 4
+            accepted, ended, refused, turns = set(), {}, {}, 0
+            while len(ended) + len(refused) < count:
+                type, channel, _, body, _ = link.receive()
+                if type in (DATA, ar1.NOTE):
+                    assert channel in accepted and channel not in ended
+                    continue
+                assert channel in sent and channel not in ended and channel not in refused, (type, channel)
+                if type == ar1.ACCEPTED:
+                    assert channel not in accepted
+                    accepted.add(channel)
+                elif type == END:
+                    assert channel in accepted
+                    ended[channel] = body
+                    turns += sent[channel] == 1 and body["status"] == "limit"
+                else:
+                    assert type == REJECT and channel not in accepted
+                    refused[channel] = body["err"]["n"]
+            assert turns > 0 and set(refused.values()) <= {"limit", "bad_arg", "unknown_field"}, set(refused.values())
+            assert limit == "low" or "limit" not in refused.values(), "more are allowed at once than were sent"
+            link.send(PING, 0, {"t": 3})
+            assert link.expect(PONG)[3]["t"] == 3, "something came after the last END"
+            for sess in sessions:
+                link.ok("session.close", sess=sess)
+            link.close()
+        assert Wire(own.endpoint).ok("health")["r"]["turns_running"] == 0
+    finally:
+        assert own.stop() == 0
+
+
+def modes_under_any_umask(wire):
+    """Whatever umask it is started with: sockets, locks and what it keeps are its user's alone."""
+    for mask in (0, 0o077):
+        home = tempfile.mkdtemp(prefix="hf-")
+        before = os.umask(0o022)
+        try:
+            with open(f"{home}/log", "wb"):
+                pass
+            os.umask(mask)
+            own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "100000", "--host-memory", "100000", "--disk-bytes", "1000000",
+                         "--events", f"ipc://{home}/events.sock", "--trace", f"{home}/trace", "--anchor", f"{home}/anchor", home=home)
+        finally:
+            os.umask(before)
+        try:
+            for name in ("rpc.sock", "events.sock"):
+                mode = os.lstat(f"{home}/{name}").st_mode
+                assert stat.S_ISSOCK(mode) and stat.S_IMODE(mode) == 0o600, (mask, name, oct(mode))
+            w = Wire(own.endpoint)
+            for _ in range(4):
+                assert w.turn(w.open(), words(300), max_tokens=3, ignore_end=True).status == "limit"
+            w.close()
+        finally:
+            assert own.stop(keep=True) == 0
+        seen = set()
+        for top, folders, files in os.walk(home):
+            for name in folders + files:
+                path = os.path.join(top, name)
+                mode = os.lstat(path).st_mode
+                seen.add(os.path.relpath(path, home))
+                wanted = 0o700 if stat.S_ISDIR(mode) else 0o400 if name.endswith(".key") and top.endswith("anchor") else 0o600
+                if name != "log":
+                    assert stat.S_IMODE(mode) == wanted, (mask, path, oct(mode))
+        assert {"state/data.mdb", "state/lock.mdb", "rpc.sock.lock", "trace", "anchor"} <= seen, seen
+        shutil.rmtree(home)
 
 
 def residency(wire):
@@ -533,6 +624,8 @@ daemon_rig.run(tap, daemon, wire, [
         ("the drain has its deadline", drain_deadline),
         ("more turns than pages: all are answered, what was given up is told", too_much),
         ("a short prompt passes long ones", short_before_long),
+        ("ten thousand calls at once: each ends once", ten_thousand_at_once),
+        ("nothing is open to others, whatever the umask", modes_under_any_umask),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
 tap.run("who is silent in the queue is let go", silent_in_the_queue, daemon)

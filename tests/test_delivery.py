@@ -340,6 +340,74 @@ def idle_sessions(wire):
         assert own.stop() == 0
 
 
+TOOL = ('{"type": "function", "function": {"name": "f", "parameters": {"type": "object", "properties": '
+        '{"n": {"type": "boolean"}}, "required": ["n"]}}}')
+
+
+def waiting_for_a_tool(wire):
+    session = wire.open(template="smollm2", system="Look.", tools=[TOOL])
+    asked = wire.call("session.turn", {"messages": [{"role": "user", "content": "go"}], "max_tokens": 200, "seed": 3,
+                                       "tool_choice": "required", "temperature": 1.0}, sess=session)
+    assert asked.status == "tool_wait", asked.end
+    return session, asked.end["next"][0]["id"]
+
+
+def given(wire, session, call, content, **arguments):
+    return wire.call("session.continue", {"results": [{"tool_call_id": call, "content": content}], "max_tokens": 3,
+                                          "ignore_end": True, **arguments}, sess=session)
+
+
+def results_too_late_or_too_large(wire):
+    """A tool's result for a session that was closed or has expired, and one of 15 MiB: a clear refusal, which changes nothing;
+    neighbours are served."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--session-idle-ms", "1500", "--strikes", "0")
+    wide = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--strikes", "0", "--body-bytes", "16M",
+                  "--blob-bytes", "16M", "--unread-bytes", "80M")
+    try:
+        w, watcher = Wire(own.endpoint), Wire(own.endpoint)
+        closed, call = waiting_for_a_tool(w)
+        w.ok("session.close", sess=closed)
+        assert given(w, closed, call, "42").end["err"]["n"] == "not_found"
+        expired, call = waiting_for_a_tool(w)
+        daemon_rig.until(lambda: not watcher.ok("session.list")["r"])
+        end = given(w, expired, call, "42").end
+        assert end["status"] == "error" and end["err"]["n"] in ("not_found", "expired"), end
+        assert balanced(watcher)["retained"] == 0
+        w.close()
+        large = "x" * (15 << 20)
+        # Beyond what one message may have, where nothing else was asked for: its connection ends, and the session stays.
+        w = Wire(own.endpoint)
+        session, call = waiting_for_a_tool(w)
+        channel = w.begin("session.continue", {"results": [{"tool_call_id": call, "content": large}]}, sess=session)
+        while watcher.socket.poll(0):
+            watcher.receive()
+        for _ in range(3):
+            assert watcher.turn(watcher.open(), GIVEN, max_tokens=3, ignore_end=True).status == "limit"
+        assert not w.socket.poll(200), w.receive()
+        w.close()
+        back = Wire(own.endpoint)
+        assert back.ok("session.show", sess=session)["r"]["state"] == "tool_wait"
+        assert given(back, session, call, "42").status == "limit"
+        # Where it may be so large it does not fit the context, and the numbers say so.
+        w, watcher = Wire(wide.endpoint), Wire(wide.endpoint)
+        session, call = waiting_for_a_tool(w)
+        channel = w.begin("session.continue", {"results": [{"tool_call_id": call, "content": large}]}, sess=session)
+        began = time.time()
+        assert watcher.turn(watcher.open(), GIVEN, max_tokens=3, ignore_end=True).status == "limit"
+        assert time.time() - began < 5 * ar1.SLOW
+        try:
+            end = w.finish(channel).end
+            assert end["status"] == "error", end
+            name = end["err"]["n"]
+        except Refused as refused:
+            name = refused.name
+        assert name in ("context_full", "too_big"), name
+        assert w.ok("session.show", sess=session)["r"]["state"] == "tool_wait"
+        assert given(w, session, call, "42").status == "limit"
+    finally:
+        assert own.stop() == 0 and wide.stop() == 0
+
+
 def drain_with_nobody_there(wire):
     own = daemon_rig.narrow("--drain-ms", "500")
     w = Wire(own.endpoint)
@@ -368,6 +436,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("calls that are only kept give way", kept_ones_give_way),
     ("malformed messages are strikes, and others are served", strikes),
     ("idle sessions are closed by an option", idle_sessions),
+    ("results too late or too large are refused", results_too_late_or_too_large),
     ("a drain does not wait for who is gone", drain_with_nobody_there)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -3,7 +3,9 @@
 Method: ZMTP by hand over the real socket, so that nothing of a library stands between. After each attack, and during it
 where it lasts, another client's stream must be whole and the daemon answer in time.
 """
+import json
 import os
+import signal
 import socket
 import struct
 import subprocess
@@ -240,6 +242,56 @@ def other_sockets(wire):
     neighbour()
 
 
+def odd_messages(wire):
+    """A thousand frames, a PING of 64 KB in either protocol, a REQ's delimiter before what is right otherwise: refused or
+    ignored, and the next request is served."""
+    def served(raw):
+        raw.message(PING, 0, {"t": 77})
+        while True:
+            parts = raw.receive()
+            if parts[0][3] == PONG and msgpack.unpackb(parts[1])["t"] == 77:
+                return
+    raw = Raw()
+    assert raw.hello() == WELCOME
+    whole_one = [b"AR" + struct.pack(">BBHHQQ", 1, CALL, 1, 0, 1, 0), msgpack.packb({"m": "tokenize", "window": 9, "a": {}}), b"abc"]
+    for size in (0, 1, 24):
+        for i in range(1000):  # the first three would be a message
+            raw.send(whole_one[i] if i < 3 else bytes(size), more=i < 999)
+        kind, body = raw.receive()
+        assert kind[3] == REJECT and msgpack.unpackb(body)["err"]["n"] == "bad_frames", (size, body)
+        served(raw)
+    raw.message(PING, 0, {"t": 5, "x-more": "y" * 65536})
+    raw.message(PING, 0, {"t": 5, "more": "y" * 65536})
+    names = []
+    for _ in range(2):
+        kind, body = raw.receive()
+        names.append(msgpack.unpackb(body)["err"]["n"] if kind[3] == REJECT else kind[3])
+    assert names[0] in (PONG, "too_big", "bad_body", "unknown_field") and names[1] in ("too_big", "bad_body", "unknown_field"), names
+    served(raw)
+    raw.close()
+    raw = Raw()
+    assert raw.hello() == WELCOME
+    context = b"\x04PING\0\x0a" + b"z" * 65536
+    raw.s.sendall(bytes([6]) + struct.pack(">Q", len(context)) + context)
+    try:
+        flags, body = raw.frame()
+        assert flags & 4 and len(body) <= 5 + 65536 and body.strip(b"z") == b"\x04PONG", body[:40]
+        served(raw)
+    except (ConnectionError, socket.timeout):
+        pass  # more context than a PING may have
+    raw.close()
+    req = Raw(kind=b"REQ")
+    for kind, body in ((HELLO, {"client": "req", "minor": 0, "caps": []}), (CALL, {"m": "health", "window": 1, "a": {}})):
+        req.send(b"", True)
+        req.message(kind, kind == CALL, body)
+        kind, body = [part for part in req.receive() if part]
+        assert kind[3] == REJECT and msgpack.unpackb(body)["err"]["n"] == "bad_frames", body
+    assert req.hello() == WELCOME
+    served(req)
+    req.close()
+    neighbour()
+
+
 def does_not_read(wire):
     """H6: who reads nothing costs a bounded number of bytes, no device time, and nobody's latency."""
     raw = Raw()
@@ -277,6 +329,57 @@ def stopped(wire):
     neighbour()
 
 
+WAKES = """
+import json, os, signal, struct, sys
+sys.path.insert(0, sys.argv[1])
+import ar1
+endpoint, given, window, anew = sys.argv[2], json.loads(sys.argv[3]), int(sys.argv[4]), sys.argv[5] == "anew"
+asked = {"tokens": True, "max_tokens": 120, "ignore_end": True}
+link = ar1.Wire(endpoint)
+at = link.begin("session.turn", asked, ar1.pack(given), sess=link.open(), window=window, detach_ms=60000)
+op = link.expect(ar1.ACCEPTED)[3]["op"]
+ids, last, end = [], 0, None
+while len(ids) < 5:
+    _, _, seq, body, blob = link.expect(ar1.DATA)
+    ids, last = ids + list(struct.unpack(f"<{len(blob) // 4}I", blob)), seq
+os.kill(os.getpid(), signal.SIGSTOP)
+if anew:
+    link = ar1.Wire(endpoint)
+at = link.channel = link.channel + 1
+link.send(ar1.RESUME, at, {"op": op, "after_seq": last, "window": 1 << 20})
+while end is None:
+    type, channel, seq, body, blob = link.receive()
+    if channel != at or type in (ar1.NOTE, ar1.ACCEPTED):
+        continue
+    assert seq == last + 1, (type, seq, last)
+    last = seq
+    if type == ar1.END:
+        end = body["status"]
+    else:
+        assert type == ar1.DATA, (type, body)
+        ids += struct.unpack(f"<{len(blob) // 4}I", blob)
+print(json.dumps([end, ids]))
+"""
+
+
+def stopped_and_woken(wire):
+    """H8: stopped in its stream, with credit for all of it or for little, it wakes up and goes on from what it has, over the
+    same connection or a new one: nothing is missing, nothing comes twice, and nobody has waited meanwhile."""
+    for window in (1 << 20, 12):
+        for link in ("same", "anew"):
+            child = subprocess.Popen([sys.executable, "-c", WAKES, os.path.dirname(os.path.abspath(ar1.__file__)), endpoint,
+                                      json.dumps(GIVEN), str(window), link], stdout=subprocess.PIPE)
+            try:
+                assert os.WIFSTOPPED(os.waitpid(child.pid, os.WUNTRACED)[1]), "it was to stop in its stream"
+                neighbour()
+                child.send_signal(signal.SIGCONT)
+                out, _ = child.communicate(timeout=30 * ar1.SLOW)
+            finally:
+                child.kill()
+            assert json.loads(out) == [whole.status, list(whole.ids)], (window, link, out)
+    balanced(wire)
+
+
 daemon = daemon_rig.start()
 endpoint = daemon.endpoint
 wire = Wire(endpoint)
@@ -289,7 +392,9 @@ daemon_rig.run(tap, daemon, wire, [
     ("frames and bytes that are none", too_large),
     ("a short PING", short_ping),
     ("sockets of other kinds", other_sockets),
+    ("many frames, long PINGs, a REQ", odd_messages),
     ("who does not read", does_not_read),
-    ("who is stopped", stopped)])
+    ("who is stopped", stopped),
+    ("who is stopped in its stream, and woken", stopped_and_woken)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

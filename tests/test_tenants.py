@@ -161,6 +161,58 @@ def tenants_are_apart(wire):
     ann.ok("session.close", sess=session)
 
 
+def anothers_routing_id(wire):
+    """H4 with keys: a key does not bind the routing id. Who takes another's gets nothing of his, neither while he is there nor
+    when he has gone; the holder's stream is whole, and he goes on with it over a new connection."""
+    arguments, given = {"tokens": True, "max_tokens": 200, "ignore_end": True}, words(9)
+    ann = Curve(TCP, "ann", routing=b"ann's own")
+    first, second = ann.open(), ann.open()
+    whole = ann.call("session.turn", arguments, pack(given), sess=first)
+    channel = ann.begin("session.turn", arguments, pack(given), sess=second, window=9, detach_ms=60000)
+    op = await_message(ann, ACCEPTED, channel)["op"]
+    thief = Curve(TCP, "gate", hello=False, routing=b"ann's own")
+    assert thief.socket.poll(5000 * ar1.SLOW, zmq.POLLOUT), "its key is good"
+    thief.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
+    thief.send(CANCEL, 0, {"op": op})
+    ann.send(PING, 0, {"t": 1})
+    await_message(ann, PONG, 0)
+    again = ann.call("session.turn", {**arguments, "keep": 0}, pack(given), sess=first)
+    assert again.ids == whole.ids and again.status == "limit", again.end
+    assert not thief.socket.poll(300), thief.receive()
+    thief.close()
+    balanced(wire)
+    ann.close()
+    deadline = time.time() + 10 * ar1.SLOW
+    while True:  # until the library has let the id go, who claims it is not heard
+        thief = Curve(TCP, "gate", hello=False, routing=b"ann's own")
+        thief.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
+        if thief.socket.poll(300 * min(ar1.SLOW, 3)):
+            break
+        assert time.time() < deadline, "the id is never free again"
+        thief.close()
+    type, _, _, body, _ = thief.receive()
+    assert type == WELCOME and body["principal"] == "red/gate", (type, body)
+    thief.send(CANCEL, 0, {"op": op})
+    thief.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 20})
+    thief.send(PING, 0, {"t": 2})
+    kinds = []
+    while PONG not in kinds:
+        type, _, _, body, _ = thief.receive()
+        kinds.append(type)
+        assert type in (PONG, REJECT) and (type == PONG or body["err"]["n"] == "not_found"), (type, body)
+    back = Curve(TCP, "ann")
+    back.channel += 1
+    back.send(ar1.RESUME, back.channel, {"op": op, "after_seq": 0, "window": 1 << 20})
+    reply = back.finish(back.channel)
+    assert reply.ids == whole.ids and reply.status == "limit", reply.end
+    assert not thief.socket.poll(200), thief.receive()
+    thief.close()
+    for session in (first, second):
+        back.ok("session.close", sess=session)
+    back.close()
+    balanced(wire)
+
+
 def roles(wire):
     for who, act_as in (("ann", "x"), ("watch", "x")):
         try:
@@ -339,6 +391,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("only keys and users that are allowed come in", only_keys_come_in),
     ("another user is not let in", other_users),
     ("tenants do not see or steer each other", tenants_are_apart),
+    ("another's routing id gives nothing of his", anothers_routing_id),
     ("roles: gateways act for others, operators look", roles),
     ("limits of a tenant are its own", limits),
     ("revocation at the next message, and reloads that are wrong", revocation),
