@@ -25,8 +25,7 @@
 #include "runtime/tenant.h"
 #include "sched/sched.h"
 
-enum { NONE = 0xffffffffu };
-enum { ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
+enum { NONE = 0xffffffffu, ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 64 };
 
 struct principal {
 	char name[NAME_MAX_BYTES]; /* "uid:1000", "TENANT/NAME", "TENANT/NAME/ACT_AS"; empty: free */
