@@ -73,11 +73,17 @@ INLINE void amx_dots(struct amx_room *r, const int8_t *q, size_t q_stride, uint3
 	AMX_STORE(0, r->sum[b % AMX_RING]);
 }
 
+#define AMX_FETCH(n) \
+	if ((n) < lines) \
+		_mm_prefetch((const char *)next + 64 * (n), _MM_HINT_T0);
+
 /* One group times `count` of the tile's columns, which are q, stride bytes apart. columns: a constant,
-   count or more; minimum: blocks have one. */
+   count or more; minimum: blocks have one. next: weights to fetch meanwhile, `lines` lines for each block;
+   all at once they would fill what the CPU has under way, and the loads between them would wait. */
 INLINE void amx_block16(struct amx_room *r, uint32_t tile, const int8_t *q, size_t q_stride,
 			uint32_t blocks, uint32_t count, int first, float *out, size_t out_stride,
-			uint32_t rows, const uint32_t columns, const int minimum)
+			uint32_t rows, const uint8_t *next, uint32_t lines, const uint32_t columns,
+			const int minimum)
 {
 	const __mmask16 in = (__mmask16)((1u << rows) - 1);
 	__m512 acc[AMX_TILE];
@@ -93,6 +99,9 @@ INLINE void amx_block16(struct amx_room *r, uint32_t tile, const int8_t *q, size
 
 		if (b + AMX_AHEAD < blocks)
 			amx_dots(r, q, q_stride, b + AMX_AHEAD);
+		AMX_FETCH(0) AMX_FETCH(1) AMX_FETCH(2) AMX_FETCH(3) AMX_FETCH(4)
+		AMX_FETCH(5) AMX_FETCH(6) AMX_FETCH(7) AMX_FETCH(8)
+		next += 64 * lines;
 		AMX_EACH(AMX_COLUMN)
 	}
 	AMX_EACH(AMX_END)
@@ -100,15 +109,15 @@ INLINE void amx_block16(struct amx_room *r, uint32_t tile, const int8_t *q, size
 
 typedef void amx_kernel(struct amx_room *r, uint32_t tile, const int8_t *q, size_t q_stride,
 			uint32_t blocks, uint32_t count, int first, float *out, size_t out_stride,
-			uint32_t rows);
+			uint32_t rows, const uint8_t *next, uint32_t lines);
 
 #define AMX_KERNEL(name, columns, minimum) \
 	static void name(struct amx_room *r, uint32_t tile, const int8_t *q, size_t q_stride, \
 			 uint32_t blocks, uint32_t count, int first, float *out, \
-			 size_t out_stride, uint32_t rows) \
+			 size_t out_stride, uint32_t rows, const uint8_t *next, uint32_t lines) \
 	{ \
-		amx_block16(r, tile, q, q_stride, blocks, count, first, out, out_stride, rows, columns, \
-			    minimum); \
+		amx_block16(r, tile, q, q_stride, blocks, count, first, out, out_stride, rows, next, \
+			    lines, columns, minimum); \
 	}
 #define AMX_KERNELS(name, minimum) \
 	AMX_KERNEL(name##_4, 4, minimum) \
@@ -123,13 +132,11 @@ AMX_KERNELS(amx_least, 1)
 
 /* Blocks [b, b + n) of a group, as signed bytes. */
 INLINE void amx_unpack(struct amx_room *r, const uint8_t *data, uint32_t b, uint32_t n, uint32_t zeros,
-		       const uint32_t pack, __m512i table, size_t group_bytes)
+		       const uint32_t pack, __m512i table)
 {
 	const __m512i zero = _mm512_set1_epi8((char)zeros);
 
 	for (uint32_t i = 0; i < n; i++) {
-		/* The next group comes while this one is at work. */
-		tile_ahead(data + (size_t)(b + i) * pack_block_bytes(pack), group_bytes, pack_block_bytes(pack));
 		const struct lines l = lines_of(data, b + i, pack, table);
 
 		LINES_EACH(AMX_LINE)
@@ -164,6 +171,7 @@ INLINE void amx_lot(struct amx_room *r, const struct weight *w, uint32_t zero, c
 	const int minimum = (pack == PACK_Q4 || pack == PACK_Q5) ? !zero : pack == PACK_K4 || pack == PACK_K5;
 	amx_kernel *const *kernels = minimum ? amx_least : amx_plain;
 	const __m512i table = pack == PACK_T4 ? lines_table(quant_table(w->type)) : _mm512_setzero_si512();
+	const uint32_t block_bytes = pack_block_bytes(pack), lines = (block_bytes + 63) / 64;
 	uint32_t configured = 0;
 
 	for (uint32_t b = 0; b < blocks; b += chunk) {
@@ -173,8 +181,9 @@ INLINE void amx_lot(struct amx_room *r, const struct weight *w, uint32_t zero, c
 		for (uint32_t g = group_first; g < group_first + group_count; g++) {
 			const uint32_t left = w->rows - g * PACK_ROWS;
 
-			amx_unpack(r, w->data + g * w->group_bytes, b, n, zero, pack, table,
-				   w->group_bytes);
+			const uint8_t *data = w->data + g * w->group_bytes;
+
+			amx_unpack(r, data, b, n, zero, pack, table);
 			for (uint32_t at = 0; at < c_count; at += AMX_TILE) {
 				const uint32_t count = c_count - at < AMX_TILE ? c_count - at : AMX_TILE;
 
@@ -184,7 +193,9 @@ INLINE void amx_lot(struct amx_room *r, const struct weight *w, uint32_t zero, c
 							 a->q + (c + at) * a->q_stride + (size_t)b * ACT_BLOCK,
 							 a->q_stride, n, count, b == 0,
 							 out + (c + at) * out_stride + g * PACK_ROWS, out_stride,
-							 left < PACK_ROWS ? left : PACK_ROWS);
+							 left < PACK_ROWS ? left : PACK_ROWS,
+							 data + w->group_bytes + b * block_bytes,
+							 at == 0 ? lines : 0);
 			}
 		}
 	}

@@ -93,7 +93,7 @@ static struct weight *weight_of(uint32_t type, uint32_t rows, uint32_t columns)
 static void bench_matmul(const struct leaf *leaf, const char *name, uint32_t type, enum act_kind kind,
 			 uint32_t rows, uint32_t columns)
 {
-	static const uint32_t counts[] = { 1, 2, 4, 5, 8, 16, 64, 512 };
+	static const uint32_t counts[] = { 1, 2, 4, 8, 16, 32, 64, 512 };
 	struct weight *w = weight_of(type, rows, columns);
 	const size_t blocks = columns / ACT_BLOCK;
 	float *x = room(sizeof(float) * COLUMNS_MAX * columns);
@@ -131,7 +131,7 @@ static void bench_matmul(const struct leaf *leaf, const char *name, uint32_t typ
 /* The copy for given tokens, of a Q4_1: rows of activations with one scale. */
 static void bench_given(const struct leaf *leaf, uint32_t rows, uint32_t columns)
 {
-	static const uint32_t counts[] = { 1, 2, 4, 5, 8, 16, 64, 512 };
+	static const uint32_t counts[] = { 1, 2, 4, 8, 16, 32, 64, 512 };
 	const size_t bytes = (size_t)rows * columns / 32 * 20;
 	uint8_t *data = room(bytes);
 	struct weight *w = weight_of(TYPE_Q4_1, rows, columns);
@@ -249,7 +249,7 @@ static void bench_rows(const struct leaf *leaf)
 static void bench(const struct leaf *leaf)
 {
 	printf("%-7s %-9s %6s   %-5s%9d%9d%9d%9d%9d%9d%9d%9d columns, GMAC/s\n", "leaf", "weights", "rows",
-	       "", 1, 2, 4, 5, 8, 16, 64, 512);
+	       "", 1, 2, 4, 8, 16, 32, 64, 512);
 	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 576, 576);
 	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 1536, 576);
 	bench_matmul(leaf, "Q4_1", TYPE_Q4_1, ACT_I8_BLOCK, 576, 1536);
