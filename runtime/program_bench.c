@@ -1,7 +1,7 @@
 /*
- * holdfastd bench: tokens a second of decode at three batch sizes and two lengths of context, and of
- * prefill. A figure is the best of many short slices, since a machine that is shared only ever makes
- * a slice slower.
+ * holdfastd bench: tokens a second of decode at three batch sizes and two lengths of context, of prefill,
+ * of decode on one long context, and of a turn on a resident one. A figure is the best of many short
+ * slices, since a machine that is shared only ever makes a slice slower.
  *
  * The contexts are real pages: 512 tokens are prefilled, and their pages copied over and over into
  * each sequence's own until its context is full. What the pages say does not change the time.
@@ -20,8 +20,10 @@ enum {
 	BENCH_CONTEXT = 2048,
 	BENCH_STEPS = 4,               /* of a decode slice; the context is set back after it */
 	BENCH_SLOW_NS = 100000000,     /* a step that takes longer is a slice of its own */
-	BENCH_FIGURES = 7,
-	BENCH_FAR = BENCH_CONTEXT - BENCH_PREFILL
+	BENCH_FIGURES = 9,
+	BENCH_FAR = BENCH_CONTEXT - BENCH_PREFILL,
+	BENCH_LONG = 8000, /* of the first sequence, over pages that are others' at other times */
+	BENCH_TURN = 300, BENCH_RESIDENT = 6000
 };
 
 struct bench {
@@ -45,16 +47,19 @@ struct bench {
 struct figure {
 	const char *name;
 	uint32_t batch, context; /* batch 0: prefill */
+	uint32_t rows; /* of one slice: its batch, or what is prefilled */
 };
 static const struct figure figures[BENCH_FIGURES + 1] = {
-	{"decode_b1_c128", 1, 128},   {"decode_b8_c128", 8, 128},   {"decode_b32_c128", 32, 128},
-	{"decode_b1_c2048", 1, 2048}, {"decode_b8_c2048", 8, 2048}, {"decode_b32_c2048", 32, 2048},
-	{"prefill_512", 0, 0},
-	{"prefill_512_far", 0, BENCH_FAR}, /* for bench_rates alone */
+	{"decode_b1_c128", 1, 128, 1},   {"decode_b8_c128", 8, 128, 8},   {"decode_b32_c128", 32, 128, 32},
+	{"decode_b1_c2048", 1, 2048, 1}, {"decode_b8_c2048", 8, 2048, 8}, {"decode_b32_c2048", 32, 2048, 32},
+	{"prefill_512", 0, 0, BENCH_PREFILL},
+	{"decode_b1_c8000", 1, BENCH_LONG, 1},
+	{"turn_300_c6000", 0, BENCH_RESIDENT, BENCH_TURN},
+	{"prefill_512_far", 0, BENCH_FAR, BENCH_PREFILL}, /* for bench_rates alone */
 };
 
 /* Their places in the table above. */
-enum { FIGURE_DECODE = 0, FIGURE_PREFILL = 6, FIGURE_PREFILL_FAR = 7 };
+enum { FIGURE_DECODE = 0, FIGURE_PREFILL = 6, FIGURE_PREFILL_FAR = BENCH_FIGURES };
 
 static struct run_sequence bench_sequence(const struct bench *b, uint32_t index)
 {
@@ -62,12 +67,12 @@ static struct run_sequence bench_sequence(const struct bench *b, uint32_t index)
 				     .tag_first = 1 + (uint64_t)index * b->sequence_pages};
 }
 
-static int bench_prefill(struct bench *b, uint32_t position)
+static int bench_prefill(struct bench *b, uint32_t position, uint32_t rows)
 {
 	const struct run_sequence s = bench_sequence(b, 0);
 	b->run.phase = 0;
-	for (uint32_t at = 0; at < BENCH_PREFILL; at += b->options.chunk) {
-		const uint32_t left = BENCH_PREFILL - at;
+	for (uint32_t at = 0; at < rows; at += b->options.chunk) {
+		const uint32_t left = rows - at;
 		const uint32_t count = left < b->options.chunk ? left : b->options.chunk;
 		/* Only the last token of a prompt is sampled. */
 		TRY(run_chunk(&b->run, &s, b->tokens + at, count, position + at,
@@ -117,7 +122,7 @@ static int bench_figure(struct bench *b, uint32_t index)
 		const uint64_t start = program_now_ns();
 		for (uint32_t i = 0; i < steps; i++)
 			TRY(f->batch ? bench_decode(b, f->batch, f->context + i)
-				     : bench_prefill(b, f->context));
+				     : bench_prefill(b, f->context, f->rows));
 		const uint64_t now = program_now_ns(), each = (now - start) / steps;
 		for (int k = 0; k < STEP_PARTS && each < best; k++)
 			b->part_ns[index][k] = (double)b->clock.ns[k] / steps;
@@ -127,7 +132,7 @@ static int bench_figure(struct bench *b, uint32_t index)
 			break;
 		steps = f->batch && each < BENCH_SLOW_NS ? BENCH_STEPS : 1;
 	}
-	b->figure[index] = (f->batch ? f->batch : BENCH_PREFILL) * 1e9 / (double)best;
+	b->figure[index] = f->rows * 1e9 / (double)best;
 	return 0;
 }
 
@@ -138,16 +143,16 @@ static int bench_run(struct bench *b)
 		b->tokens[i] = (i * 37 + 11) % b->model->arch.vocab;
 	const struct run_sequence s = bench_sequence(b, 0);
 	TRY(run_tags(&b->run, &s, b->sequence_pages));
-	TRY(bench_prefill(b, 0));
+	TRY(bench_prefill(b, 0, BENCH_PREFILL));
 	TRY(bench_fill(b));
 	const uint32_t count = b->rates ? BENCH_FIGURES + 1 : BENCH_FIGURES;
 	for (uint32_t i = 0; i < count; i++) {
 		program_progress(NULL, figures[i].name, i, count);
 		if (b->only && strcmp(b->only, figures[i].name) != 0)
 			continue;
-		if (b->rates && i != FIGURE_DECODE && i < FIGURE_PREFILL)
+		if (b->rates && i != FIGURE_DECODE && i != FIGURE_PREFILL && i != FIGURE_PREFILL_FAR)
 			continue;
-		const uint32_t beyond = figures[i].batch ? BENCH_STEPS : BENCH_PREFILL;
+		const uint32_t beyond = figures[i].batch ? BENCH_STEPS : figures[i].rows;
 		if (figures[i].context + beyond <= b->model->arch.context)
 			TRY(bench_figure(b, i));
 	}
@@ -160,10 +165,10 @@ static int bench_run(struct bench *b)
 static void bench_part(const struct bench *b, const struct figure *f, int part, double *bytes, double *macs)
 {
 	const struct arch *a = &b->model->arch;
-	const double rows = f->batch ? f->batch : BENCH_PREFILL;
+	const double rows = f->rows;
 	/* A prompt's rows see half of it on average; its K and V are read once. Windows are not counted. */
-	const double seen = f->batch ? f->context : f->context + BENCH_PREFILL / 2.0;
-	const double read = f->batch ? f->batch * f->context : f->context + BENCH_PREFILL;
+	const double seen = f->batch ? f->context : f->context + rows / 2;
+	const double read = f->batch ? f->batch * f->context : f->context + rows;
 	*bytes = (double)b->work.part[part].bytes;
 	*macs = (double)b->work.part[part].macs * (part == STEP_HEAD && !f->batch ? 1 : rows);
 	if (part == STEP_ATTEND) {
@@ -232,7 +237,7 @@ static void bench_print_roofline(const struct bench *b)
 		if (b->figure[i] <= 0)
 			continue;
 		bench_bound(b, &figures[i], &bytes_s, &macs_s);
-		const double rows = figures[i].batch ? figures[i].batch : BENCH_PREFILL;
+		const double rows = figures[i].rows;
 		const double least = bytes_s > macs_s ? bytes_s : macs_s, share = b->figure[i] * least / rows;
 		if (b->json)
 			printf("%s\"%s\":{\"bytes\":%.6g,\"macs\":%.6g,\"reached\":%.4g,", any ? "," : "",
