@@ -155,7 +155,7 @@ struct turn {
 	uint32_t answer_why;
 	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
 	uint32_t prefix_units; /* that were found by keys when it last asked */
-	uint32_t prefix_next;  /* the unit that it waits for */
+	uint32_t prefix_next;  /* the last unit that it has waited for */
 	uint64_t prefix_until_us; /* how long it does at most; 0: it has not, or no rate is known */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
