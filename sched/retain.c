@@ -170,7 +170,6 @@ void retain_begin(struct sched *s, uint32_t session)
 	x->seen_us = x->idle_since_us = s->now_us;
 	x->returns_us = x->tool_key = 0;
 	x->parked = x->raise_from = 0;
-	x->edge = x->units; /* a turn that ends may have loaded some */
 	x->age = 0;
 	x->class = pause_class(s, x);
 	pause_put(s, session);
@@ -376,15 +375,15 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 	struct sched *s = p->s;
 	struct session *x = session_at(s, session);
 	const struct pause_class *c = class_at(s, x->class);
-	/* Those that it owns alone are the last ones; none of them may be here. */
-	uint32_t unit = !shared ? x->edge : x->at[PLACE_DEVICE] ? x->units : x->units - x->sole;
-	uint32_t cut = x->units, gained = 0;
-	for (; unit > x->floor && gained < wanted; unit--) {
+	/* Those that it owns alone are the last ones. */
+	uint32_t others = x->units - x->sole, low = shared || others < x->floor ? x->floor : others;
+	uint32_t unit = x->edge, cut = x->units, gained = 0;
+	for (; unit > low && gained < wanted; unit--) {
 		struct cursor at = cursor_at(s, session, unit - 1);
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
 		if (page->place != PLACE_DEVICE)
 			continue;
-		if (page->owners > 1 && (!shared || !page_yields(page)))
+		if (!page_yields(page))
 			break;
 		enum place to = cut < x->units || unit_moves(s, &at) ? PLACE_TOKENS
 								    : place_below(p, session, &at, worth(s, c, session));
@@ -397,8 +396,7 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 		cut = unit - 1;
 		gained += page->owners == 1;
 	}
-	if (!shared)
-		x->edge = unit;
+	x->edge = unit > others ? unit : others;
 	if (cut < x->units)
 		session_cut(p, session, cut, x->expired ? LOST_LEASE : LOST_PRESSURE);
 	return gained;
@@ -465,10 +463,37 @@ static void window_give(struct step *p, uint32_t session, const struct wanted *w
 		session_cut(p, session, 0, x->expired ? LOST_LEASE : LOST_PRESSURE);
 }
 
+/* What sessions at rest share among themselves. One that has nothing to give now goes to the recent end, so
+   that the next call does not meet it again first. */
+static void reclaim_shared(struct step *p, const struct wanted *wanted)
+{
+	struct sched *s = p->s;
+	uint64_t waiting = 0;
+	uint32_t units;
+	if (lacking(s, wanted) == 0)
+		return;
+	/* What is left belongs to sessions that wait, alone? Then there is no need to look through all. */
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct session *x = session_at(s, turn_at(s, turn)->session);
+		if (x->state == SESSION_WAITING && x->at[PLACE_DEVICE] > x->floor)
+			waiting += x->at[PLACE_DEVICE] - x->floor;
+	}
+	if (!s->windowed && s->yielding_units <= waiting)
+		return;
+	/* To make room below, others may lose what they have, and leave the list. */
+	for (uint32_t visits = s->shared_rest.count;
+	     visits > 0 && s->shared_rest.count && (units = lacking(s, wanted)) > 0; visits--) {
+		uint32_t session = s->shared_rest.first;
+		(void)session_give(p, session, units, 1);
+		window_give(p, session, wanted);
+		rest_take(s, session);
+		retain_settle(s, session, 0);
+	}
+}
+
 /* Makes what is wanted free or doomed. In this order: what idle sessions own alone, least worth
    first; what they share among themselves; what sessions with a waiting turn hold, the last in the
-   queue first. A session that has nothing to give now goes to the recent end, so that the next call
-   does not meet it again first. */
+   queue first. */
 void retain_reclaim(struct step *p, const struct wanted *wanted)
 {
 	struct sched *s = p->s;
@@ -479,17 +504,9 @@ void retain_reclaim(struct step *p, const struct wanted *wanted)
 	     class++)
 		moves -= class_age(s, class, moves);
 	reclaim_sole(p, wanted);
-	uint32_t units;
-	/* To make room below, others may lose what they have, and leave the list. */
-	for (uint32_t visits = s->shared_rest.count;
-	     visits > 0 && s->shared_rest.count && (units = lacking(s, wanted)) > 0; visits--) {
-		uint32_t session = s->shared_rest.first;
-		(void)session_give(p, session, units, 1);
-		window_give(p, session, wanted);
-		rest_take(s, session);
-		retain_settle(s, session, 0);
-	}
+	reclaim_shared(p, wanted);
 	reclaim_sole(p, wanted);
+	uint32_t units;
 	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && (units = lacking(s, wanted)) > 0;
 	     turn = turn_at(s, turn)->link.prev) {
 		uint32_t session = turn_at(s, turn)->session;

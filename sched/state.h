@@ -111,7 +111,7 @@ struct session {
 	uint32_t units, sole;     /* units in the table; those with no other owner: the last ones */
 	uint32_t at[PLACE_COUNT]; /* of the sole ones, those on each place */
 	uint64_t here_bytes;      /* of sole pages on the device that do not move */
-	uint32_t edge;            /* at[DEVICE] and shared units all lie before: a hint, see retain.c */
+	uint32_t edge;            /* at[DEVICE] and shared units all lie before */
 	uint32_t parked;          /* 1: moved down on demand, in this pause */
 	uint32_t raise_from;      /* units before were looked at: see raise.c */
 	uint32_t floor;           /* units from here on are yielded to those who need pages */
