@@ -77,7 +77,7 @@ static void session_raise(struct step *p, uint32_t session, uint32_t *left, uint
 		(*left)--;
 	}
 	x->raise_from = at.unit;
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }
 
 void raise_ahead(struct step *p)

@@ -36,132 +36,6 @@ void retain_init(struct sched *s)
 	pause_init(s);
 }
 
-/* Lists. */
-
-static void low_put(struct sched *s, uint32_t session, uint32_t place)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_push_last(s, &c->rest[place][x->age], (enum link_kind)(LINK_REST + place), session);
-	c->resting[place] |= (uint64_t)1 << x->age;
-	x->low_rest[place] = 1;
-}
-
-static void low_take(struct sched *s, uint32_t session, uint32_t place)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_take(s, &c->rest[place][x->age], (enum link_kind)(LINK_REST + place), session);
-	if (c->rest[place][x->age].count == 0)
-		c->resting[place] &= ~((uint64_t)1 << x->age);
-	x->low_rest[place] = 0;
-}
-
-static void rest_put(struct sched *s, uint32_t session, enum rest wanted, int oldest)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	struct chain *chain = wanted == REST_SOLE ? &c->rest[PLACE_DEVICE][x->age] : &s->shared_rest;
-	if (oldest)
-		chain_push_first(s, chain, LINK_REST, session);
-	else
-		chain_push_last(s, chain, LINK_REST, session);
-	if (wanted == REST_SOLE) {
-		c->resting[PLACE_DEVICE] |= (uint64_t)1 << x->age;
-		x->rest_units = x->at[PLACE_DEVICE];
-		c->units[x->age] += x->rest_units;
-	}
-	x->at_rest = wanted;
-	s->resting++;
-}
-
-static void rest_take(struct sched *s, uint32_t session)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	if (x->at_rest == REST_SOLE) {
-		chain_take(s, &c->rest[PLACE_DEVICE][x->age], LINK_REST, session);
-		c->units[x->age] -= x->rest_units;
-		if (c->rest[PLACE_DEVICE][x->age].count == 0)
-			c->resting[PLACE_DEVICE] &= ~((uint64_t)1 << x->age);
-	} else {
-		CHECK(x->at_rest == REST_SHARED);
-		chain_take(s, &s->shared_rest, LINK_REST, session);
-	}
-	x->at_rest = REST_NOTHING;
-	s->resting--;
-}
-
-/* Puts the session into the lists of those who have something to give, or takes it out (I9). What it
-   owns alone, and where, may change while it rests, by what others do: that is seen when it is its
-   turn. */
-void retain_settle(struct sched *s, uint32_t session, int oldest)
-{
-	struct session *x = session_at(s, session);
-	enum rest wanted = x->at[PLACE_DEVICE] ? REST_SOLE : REST_SHARED;
-	int rests = x->state == SESSION_IDLE && x->pausing;
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++) {
-		int low = rests && x->at[place] > 0;
-		if (low && !x->low_rest[place])
-			low_put(s, session, place);
-		else if (!low && x->low_rest[place])
-			low_take(s, session, place);
-	}
-	if (!rests || x->units <= x->floor)
-		wanted = REST_NOTHING;
-	if (wanted == REST_SOLE && x->at_rest == REST_SOLE) {
-		class_at(s, x->class)->units[x->age] += (uint64_t)x->at[PLACE_DEVICE] - x->rest_units;
-		x->rest_units = x->at[PLACE_DEVICE];
-	}
-	if (wanted == (enum rest)x->at_rest && !oldest)
-		return;
-	if (x->at_rest != REST_NOTHING)
-		rest_take(s, session);
-	if (wanted != REST_NOTHING)
-		rest_put(s, session, wanted, oldest);
-}
-
-static void pause_put(struct sched *s, uint32_t session)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_push_last(s, &c->pause[x->age], LINK_PAUSE, session);
-	c->pausing |= (uint64_t)1 << x->age;
-	x->pausing = 1;
-}
-
-static void pause_take(struct sched *s, uint32_t session)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_take(s, &c->pause[x->age], LINK_PAUSE, session);
-	if (c->pause[x->age].count == 0)
-		c->pausing &= ~((uint64_t)1 << x->age);
-	x->pausing = 0;
-}
-
-/* Moves the session to the list of the class and age that are its own now. */
-static void pause_move(struct sched *s, uint32_t session, uint32_t class, uint32_t age)
-{
-	struct session *x = session_at(s, session);
-	enum rest rest = (enum rest)x->at_rest;
-	uint32_t low[PLACE_COUNT] = {0, x->low_rest[PLACE_HOST], x->low_rest[PLACE_DISK]};
-	if (rest != REST_NOTHING)
-		rest_take(s, session);
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
-		if (low[place])
-			low_take(s, session, place);
-	pause_take(s, session);
-	x->class = class;
-	x->age = age;
-	pause_put(s, session);
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
-		if (low[place])
-			low_put(s, session, place);
-	if (rest != REST_NOTHING)
-		rest_put(s, session, rest, 0);
-}
-
 void retain_begin(struct sched *s, uint32_t session)
 {
 	struct session *x = session_at(s, session);
@@ -309,7 +183,7 @@ static void low_drop(struct step *p, uint32_t session, enum place place)
 		unit--;
 	if (x->at[place] > 0 && unit > x->floor)
 		session_cut(p, session, unit - 1, LOST_PRESSURE);
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 	if (x->low_rest[place] && unit <= x->floor)
 		low_take(s, session, place); /* it was granted since: not to be asked again */
 }
@@ -445,7 +319,7 @@ static void reclaim_sole(struct step *p, const struct wanted *wanted)
 			break;
 		uint32_t given = session_at(s, session)->at[PLACE_DEVICE]
 			? session_give(p, session, units, 0) : 0;
-		retain_settle(s, session, 0); /* a list for shares, if that is all it has */
+		rest_settle(s, session, 0); /* a list for shares, if that is all it has */
 		if (given == 0 && session_at(s, session)->at_rest == REST_SOLE) {
 			rest_take(s, session); /* what it has here is granted */
 			rest_put(s, session, REST_SHARED, 0);
@@ -487,7 +361,7 @@ static void reclaim_shared(struct step *p, const struct wanted *wanted)
 		(void)session_give(p, session, units, 1);
 		window_give(p, session, wanted);
 		rest_take(s, session);
-		retain_settle(s, session, 0);
+		rest_settle(s, session, 0);
 	}
 }
 
@@ -524,7 +398,7 @@ static void session_give_all(struct step *p, uint32_t session, enum lost_why why
 	const struct session *x = session_at(p->s, session);
 	if (x->units > x->floor)
 		session_cut(p, session, x->floor, why);
-	retain_settle(p->s, session, 0);
+	rest_settle(p->s, session, 0);
 }
 
 /* Moves the session's units that are on higher places to a lower one, from the end of its table, as far
@@ -543,7 +417,7 @@ static void session_lower(struct step *p, uint32_t session, enum place to, uint3
 			continue;
 		(void)pages_move(p, session, unit - 1, to);
 	}
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }
 
 /* The session's turn is over: its pause begins. */
@@ -555,7 +429,7 @@ void retain_pause(struct step *p, uint32_t session)
 		session_give_all(p, session, LOST_POLICY);
 	if (s->limits.policy == POLICY_SWAP)
 		session_lower(p, session, PLACE_HOST, session_at(s, session)->floor);
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }
 
 /* Ahead of need: some pages of the device are kept free, by moves of what is worth least, so that who
@@ -578,7 +452,7 @@ static void lower_ahead(struct step *p)
 		if (session == SCHED_NONE || !place_is(s, session, to))
 			return; /* ahead of need nothing is dropped */
 		uint32_t given = session_give(p, session, 1, 0);
-		retain_settle(s, session, 0);
+		rest_settle(s, session, 0);
 		if (given == 0)
 			return;
 		left--;
@@ -613,7 +487,7 @@ static void disk_ahead(struct step *p)
 			return;
 		if (unit > x->units - x->sole)
 			(void)pages_move(p, session, unit - 1, PLACE_DISK);
-		retain_settle(s, session, 0);
+		rest_settle(s, session, 0);
 		if (unit == x->units - x->sole)
 			return;
 	}
@@ -657,6 +531,6 @@ void on_park(struct step *p)
 	}
 	pages_drop(p, session, 0, LOST_PARK);
 	session_at(s, session)->resident = 0;
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 	effect_lost(p, session, before, LOST_PARK, PLACE_TOKENS);
 }

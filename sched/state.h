@@ -413,13 +413,21 @@ uint32_t pause_class(struct sched *s, const struct session *x);
 void pause_renew(struct sched *s, uint32_t class);
 void pause_count(struct sched *s, uint32_t session, int returned);
 
+/* rest.c: the lists of sessions at rest, by class and age of their pause. */
+void rest_put(struct sched *s, uint32_t session, enum rest wanted, int oldest);
+void rest_take(struct sched *s, uint32_t session);
+void rest_settle(struct sched *s, uint32_t session, int oldest);
+void low_take(struct sched *s, uint32_t session, uint32_t place);
+void pause_put(struct sched *s, uint32_t session);
+void pause_take(struct sched *s, uint32_t session);
+void pause_move(struct sched *s, uint32_t session, uint32_t class, uint32_t age);
+
 /* retain.c: what stays between turns beyond that, and who gives way. */
 void retain_init(struct sched *s);
 void retain_begin(struct sched *s, uint32_t session);  /* a pause begins */
 void retain_pause(struct step *p, uint32_t session);   /* its turn is over: likewise */
 void retain_return(struct sched *s, uint32_t session); /* its next one is there, or it is closed */
 void retain_class_set(struct sched *s, uint32_t session);
-void retain_settle(struct sched *s, uint32_t session, int oldest);
 /* What must be free or coming: units, and pages of each group with a window. */
 struct wanted {
 	uint64_t units, pages[SCHED_GROUP_MAX];

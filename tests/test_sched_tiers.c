@@ -412,7 +412,7 @@ int main(void)
 	TAP_RUN(down_and_up, "pages go down instead of being lost, and come back");
 	TAP_RUN(no_row_before_the_copy, "no row before the last copy; the ledger shows what moves");
 	TAP_RUN(failed_copies, "a failed copy costs a computation, and is told");
-	TAP_RUN(loads_what_another_lost, "who had no page to load into has one that another gives up in the same step");
+	TAP_RUN(loads_what_another_lost, "who had no page to load into has one that another gives up");
 	TAP_RUN(lower_places_fill, "host gives way to disk, and without one to nothing");
 	TAP_RUN(swap_moves_at_once, "swap moves whole contexts, first come first served");
 	TAP_RUN(shared_pages_go_down, "shared pages go down for all their owners");
