@@ -275,20 +275,13 @@ static void crafted(void)
 	EXPECT_EQ(dir_try(), 0);
 }
 
-static void in_dir(void (*test)(void), const char *what)
-{
-	dir_make(true);
-	TAP_RUN(test, what);
-	dir_drop();
-}
-
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
-	in_dir(last_words, "two last words at once, and kills while they become entries: each is one, once");
-	in_dir(flush_stalls, "a flush that does not come back: pushing never waits, and has a bound");
-	in_dir(name_space, "a second opener of another name space is refused");
-	in_dir(copied_under_load, "a copy under load is whole up to where it was made, and opens");
-	in_dir(crafted, "crafted numbers in any page crash a child at most");
+	dir_run(last_words, "two last words at once, and kills while they become entries: each is one, once");
+	dir_run(flush_stalls, "a flush that does not come back: pushing never waits, and has a bound");
+	dir_run(name_space, "a second opener of another name space is refused");
+	dir_run(copied_under_load, "a copy under load is whole up to where it was made, and opens");
+	dir_run(crafted, "crafted numbers in any page crash a child at most");
 	return tap_done();
 }
