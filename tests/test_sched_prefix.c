@@ -165,10 +165,10 @@ struct pair {
 	struct rig_batch batch;
 };
 
-static struct pair one_waits(struct rig *r, uint32_t credit)
+static struct pair one_waits(struct rig *r, uint32_t append, uint32_t credit)
 {
 	struct pair p = {.first = rig_session(r), .second = rig_session(r)};
-	p.turn = turn_keyed(r, p.first, (struct rig_turn){0, 100, 1, credit, 0, 0}, 1, 4);
+	p.turn = turn_keyed(r, p.first, (struct rig_turn){0, append, 1, credit, 0, 0}, 1, 4);
 	p.batch = rig_batch(r);
 	(void)turn_keyed(r, p.second, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
 	const struct effect *wait = rig_effect(r, EFFECT_WAIT, 0);
@@ -183,15 +183,16 @@ static void waits_no_longer(void)
 	for (int how = 0; how < 3; how++) {
 		rig_open(&r, &l);
 		rig_rate(&r, 10000);
-		const struct pair p = one_waits(&r, how == 2 ? 0 : 1);
+		const struct pair p = one_waits(&r, how == 2 ? 64 : 100, how != 2);
 		if (how == 0) { /* the other is gone */
 			rig_cancel(&r, p.turn, END_CANCEL);
+			EXPECT(rig_view(&r, p.second).state != SESSION_WAITING);
 			(void)rig_done(&r, &p.batch);
 		} else if (how == 1) { /* twice 110 tokens at 10 us each */
 			rig_time(&r, 2199);
 			EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 			rig_time(&r, 2200);
-		} else { /* its stream has no room: it computes all but its last row */
+		} else { /* its stream has no room: the last row that both have is not computed */
 			(void)rig_run(&r, p.batch);
 		}
 		EXPECT(rig_view(&r, p.second).state != SESSION_WAITING);
@@ -205,7 +206,7 @@ static void waits_no_longer_once_known(void)
 	struct rig r;
 	struct sched_limits l = rig_limits(64);
 	rig_open(&r, &l);
-	const struct pair p = one_waits(&r, 1);
+	const struct pair p = one_waits(&r, 100, 1);
 	rig_time(&r, 1000000);
 	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 	rig_rate(&r, 10000);
@@ -224,7 +225,7 @@ static void waits_longer_for_progress(void)
 	struct sched_limits l = rig_limits(64);
 	rig_open(&r, &l);
 	rig_rate(&r, 10000);
-	const struct pair p = one_waits(&r, 1);
+	const struct pair p = one_waits(&r, 100, 1);
 	EXPECT_EQ(p.batch.entries[0].row_count, 32);
 	r.now_us = 2200;
 	(void)rig_done(&r, &p.batch);
@@ -233,6 +234,48 @@ static void waits_longer_for_progress(void)
 	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 	rig_time(&r, 2200 + 8 * 320);
 	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
+/* For a public turn, too; not for one of other tokens, nor does what is public wait for others. */
+static void waits_for_whom(void)
+{
+	struct rig r;
+	open_public(&r);
+	uint32_t p = session_of(&r, 2), a = session_of(&r, 0), b = session_of(&r, 0), q = session_of(&r, 2);
+	const struct rig_turn turn = {0, 100, 1, 1, 0, 0};
+	(void)turn_keyed(&r, p, turn, 1, 0);
+	struct rig_batch batch = rig_batch(&r);
+	(void)turn_keyed(&r, a, turn, 1, 0);
+	const struct effect *wait = rig_effect(&r, EFFECT_WAIT, 0);
+	EXPECT(wait && wait->as.wait.why == WAIT_PREFIX && wait->as.wait.blocker == p);
+	(void)turn_keyed(&r, b, turn, 2, 0);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	(void)turn_keyed(&r, q, turn, 2, 0);
+	EXPECT_EQ(rig_view(&r, q).state, SESSION_RUNNING);
+	(void)rig_run(&r, batch);
+	rig_close(&r);
+}
+
+/* Nor for what has been computed and is not found: another page had its place, and is gone. */
+static void waits_for_nothing_lost(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	rig_rate(&r, 10000);
+	struct pair p = one_waits(&r, 100, 1);
+	rig_time(&r, 2200);
+	while (p.batch.count && rig_view(&r, p.first).state == SESSION_RUNNING)
+		p.batch = rig_done(&r, &p.batch);
+	rig_simple(&r, EVENT_CLOSE, p.first);
+	EXPECT(rig_view(&r, p.second).resident >= 64);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_RUNNING);
+	uint32_t third = rig_session(&r);
+	(void)turn_keyed(&r, third, (struct rig_turn){0, 64, 1, 1, 0, 0}, 1, 4);
+	EXPECT_EQ(rig_view(&r, third).state, SESSION_RUNNING);
+	EXPECT_EQ(rig_view(&r, third).resident, 0);
+	(void)rig_run(&r, p.batch);
 	rig_close(&r);
 }
 
@@ -456,6 +499,8 @@ int main(void)
 	TAP_RUN(waits_no_longer, "it waits no longer than it would take, nor for one that is gone");
 	TAP_RUN(waits_no_longer_once_known, "nor when the rates are known only later");
 	TAP_RUN(waits_longer_for_progress, "longer if the other goes on slowly");
+	TAP_RUN(waits_for_whom, "for whom it waits");
+	TAP_RUN(waits_for_nothing_lost, "it does not wait for what is computed and not found");
 	TAP_RUN(waits_for_none_behind, "it does not wait for one that is behind");
 	TAP_RUN(waits_for_none_that_stands_still, "nor for one that stands still");
 	TAP_RUN(found_no_more, "what was cut, written on or given up is not found");
