@@ -60,6 +60,15 @@ static void batches_took(struct rig *r, uint64_t prompt_us, uint64_t decode_us)
 	}
 }
 
+/* Twelve pages, given up by what they cost. */
+static void open_cost(struct rig *r)
+{
+	struct sched_limits l = rig_limits(12);
+	l.policy = POLICY_COST;
+	l.wait_us_max = 100000000;
+	rig_open(r, &l);
+}
+
 /* A session that has 8 pages of 12 and is expected back, on a machine where a turn's prompt and each row
    after it took so long; beside it one whose turn is in the batch, and one that had none. */
 struct three {
@@ -70,10 +79,7 @@ struct three {
 static struct three beside_one_expected(struct rig *r, uint32_t output, uint64_t prompt_us,
 					uint64_t decode_us)
 {
-	struct sched_limits l = rig_limits(12);
-	l.policy = POLICY_COST;
-	l.wait_us_max = 100000000;
-	rig_open(r, &l);
+	open_cost(r);
 	r->now_us = 100000000;
 	struct three t = {.expected = rig_session(r), .busy = rig_session(r), .cold = rig_session(r)};
 	(void)send_turn(r, t.expected, 30, output);
@@ -124,10 +130,7 @@ static void sampling_is_no_load(void)
 static void an_idle_machine_takes_them(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(12);
-	l.policy = POLICY_COST;
-	l.wait_us_max = 100000000;
-	rig_open(&r, &l);
+	open_cost(&r);
 	uint32_t a = rig_session(&r), cold = rig_session(&r);
 	(void)rig_whole(&r, a, 0, 120, 2);
 	EXPECT(rig_whole(&r, cold, 0, 90, 2).as.end.end == END_LIMIT);

@@ -304,8 +304,7 @@ static void waits_for_none_that_stands_still(void)
 {
 	struct rig r;
 	struct sched_limits l = rig_limits(12);
-	l.growth_tokens = 16;
-	l.chunk_tokens = 16;
+	l.growth_tokens = l.chunk_tokens = 16;
 	rig_open(&r, &l);
 	uint32_t s[4];
 	for (int i = 0; i < 4; i++)
