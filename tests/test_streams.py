@@ -22,7 +22,7 @@ def start(home=None, *options, **more):
 def turn(wire):
     a, blob = ask(GIVEN, **MORE)
     session = wire.open()
-    return session, wire.begin("session.turn", a, blob, sess=session, detach_ms=60000)
+    return session, wire.begin("session.turn", a, blob, sess=session, detach_ms=60000, idem=os.urandom(16))
 
 
 def asked():
