@@ -477,7 +477,7 @@ static void weights(void)
 		if (!EXPECT(memcmp(want, got, n * sizeof *want) == 0))
 			printf("# %s\n", weight_type_name(type));
 		EXPECT_EQ(gpu.ops->weight_bytes(w), gpu.ops->weight_needs(&p, type, WEIGHT_MATMUL, ROWS, columns));
-		EXPECT_EQ(hook_taken() - before, gpu.ops->weight_bytes(w));
+		EXPECT(!hook_emulated() || hook_taken() - before == gpu.ops->weight_bytes(w));
 		gpu.ops->weight_free(gpu.device, &w);
 		free(data);
 		free(want);
@@ -502,6 +502,8 @@ int main(void)
 		{weights, "weights come back as they went"},
 	};
 	const char *only = getenv("HOLDFAST_CUDA_ONLY");
+	if (hook_missing())
+		return tap_skip_all(hook_missing());
 	text_make(24);
 	for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
 		if (!only || (size_t)atoi(only) == i + 1)
