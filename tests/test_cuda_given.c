@@ -117,7 +117,7 @@ static double error_of(struct fixture *f, const float *got)
 
 struct way {
 	const char *name, *fault; /* FAKE_CUBLASLT */
-	int taken;                /* 1: the library is used, 0: own kernels, -1: the step must fail, 2: as it likes */
+	int taken;                /* 1: the library is used, 0: own kernels, -1: the step fails, 2: as it likes */
 };
 /* Beside a real GPU there are only these: the stand-ins for the library know the emulated one. */
 static const struct way own = {"off", "", 0}, real = {"libcublasLt.so.13", "", 2};
