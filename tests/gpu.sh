@@ -178,6 +178,12 @@ fi
 # The tests of the kernels that the emulation runs, and the heart of the project, on the GPU.
 for name in cuda sample given heart; do
 	gpu "vectors, $name" "$build/tests/gpu_$name"
+	[ "$name" = given ] && [ $dry = 0 ] || continue
+	if grep -q '^# .*cuBLASLt' "$work/out"; then
+		say "cuBLASLt in use" ok
+	else
+		say "cuBLASLt in use" skipped '"why": "it is not found, or does not do what is asked"'
+	fi
 done
 step=gpu
 model_daemon=$daemon
