@@ -12,7 +12,8 @@
 set -u
 LC_ALL=C
 export LC_ALL
-programs='holdfastd tests/make_tiny tests/gpu_cuda tests/gpu_sample tests/gpu_given tests/gpu_heart tests/bench/bench_gpu'
+programs='holdfastd tests/make_tiny tests/gpu_cuda tests/gpu_sample tests/gpu_groups tests/gpu_given tests/gpu_heart
+	tests/bench/bench_gpu'
 carry() { # BUILD FOLDER
 	libraries=
 	mkdir -p "$2/lib" "$2/tests/bench" || return 1
@@ -176,7 +177,7 @@ else
 fi
 
 # The tests of the kernels that the emulation runs, and the heart of the project, on the GPU.
-for name in cuda sample given heart; do
+for name in cuda sample groups given heart; do
 	gpu "vectors, $name" "$build/tests/gpu_$name"
 	[ "$name" = given ] && [ $dry = 0 ] || continue
 	if grep -q '^# .*cuBLASLt' "$work/out"; then

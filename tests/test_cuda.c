@@ -287,8 +287,8 @@ static void products_exact(void)
 			EXPECT(gpu.ops->buffer_read(gpu.device, BUFFER_X, 0, ROWS * VOCAB, got) == 0);
 			uint32_t wrong = 0;
 			for (uint32_t v = 0; v < VOCAB; v++) {
-				blocks_of(type, data + (size_t)v * WIDTH / weight_type_elements(type) * weight_type_bytes(type),
-					  WIDTH, blocks);
+				const size_t at = (size_t)v * WIDTH / weight_type_elements(type);
+				blocks_of(type, data + at * weight_type_bytes(type), WIDTH, blocks);
 				for (uint32_t r = 0; r < ROWS; r++)
 					wrong += got[r * VOCAB + v] != exact_sum(blocks, WIDTH / 32, x + (size_t)r * WIDTH);
 			}
