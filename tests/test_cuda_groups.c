@@ -80,7 +80,7 @@ static void groups_fault(uint32_t page, uint64_t found)
 	EXPECT(page == (uint32_t)OPS_NONE || (b.group == 1 && b.found == found && a.group == 1));
 }
 
-/* A second group of pages, whose first ones are gone (and NaN, of another tag); a history that begins late. */
+/* A second group of pages, whose first ones are gone (and NaN, of another tag), a history begun late. */
 static void groups(void)
 {
 	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
