@@ -2,6 +2,7 @@
  * Whether there is a GPU that can be used: asked before anything is taken.
  */
 #include <stdio.h>
+#include <stdlib.h>
 
 #include "kernels/cuda/gpu.h"
 #include "kernels/ops.h"
@@ -38,6 +39,9 @@ int ops_cuda_find(uint32_t index, char *reason, size_t room)
 	int count = 0, driver = 0, runtime = 0;
 	char names[64];
 	struct cudaDeviceProp is;
+	/* Code comes with the context, not at a kernel's first launch: then what is free is asked behind it,
+	   and no step takes memory for it. It counts only before the first word to the driver. */
+	setenv("CUDA_MODULE_LOADING", "EAGER", 0);
 	cudaRuntimeGetVersion(&runtime);
 	const cudaError_t error = cudaGetDeviceCount(&count);
 	cudaGetLastError();
