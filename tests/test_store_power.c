@@ -432,7 +432,7 @@ static void power_cuts(void)
 	watched = true;
 	work(steps);
 	watched = false;
-	printf("# %u operations, %zu bytes, %llu steps: %u writes to data.mdb, %u to keys, %u to segments, %u to anchors\n",
+	printf("# %u operations, %zu bytes, %llu steps; writes: data %u, keys %u, segments %u, anchors %u\n",
 	       op_count, byte_count, (unsigned long long)steps, op_of(WRITE, "data.mdb"), op_of(WRITE, "keys"),
 	       op_of(WRITE, "archive/"), op_of(WRITE, "second/"));
 	EXPECT(op_of(WRITE, "keys") > 5 && op_of(RENAME, "archive/") > 1 && op_of(WRITE, "second/") > 5);
