@@ -65,6 +65,7 @@ static inline void dir_drop(void)
 	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++)
 		unlink(dir_path(names[i]));
 	dir_empty("archive");
+	dir_empty("second");
 	rmdir(store_dir);
 	fault_set(NULL, 0);
 }

@@ -5,21 +5,34 @@
  * the figure, and beside it that of pairs of which both were without: what the measuring itself is worth.
  * And what the two slots of the table take by themselves.
  *
- * bench_integrity MODEL [SECONDS each]
+ * With DIR, the same of the audit log instead, which is written there: steps whose pages are recorded as the
+ * daemon records them, and steps beside which 100,000 page events a second are, in runs of 16. What a slice
+ * pushed is on the disk before the next one begins; the wait for that is not counted, the writer's work is.
+ *
+ * bench_integrity MODEL [SECONDS each] [DIR]
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "runtime/load.h"
 #include "runtime/program.h"
+#include "runtime/store.h"
 #include "sched/check.h"
 
-enum { CONTEXT = 2048, SEQUENCES = 32, PREFILL = 512, PAGE = 16, PAIRS_MAX = 4096, CALLS = 100000 };
+enum { CONTEXT = 2048, SEQUENCES = 32, PREFILL = 512, PAGE = 16, PAIRS_MAX = 4096, CALLS = 100000,
+       EVENTS_S = 100000, RUN = 16, LOG_SLICE_MS = 300, OWNERS = 65536 };
+
+/* OFF and CHECK: of the tags. Those of the log are with the tags checked. */
+enum mode { MODE_OFF, MODE_CHECK, MODE_LOG, MODE_LOG_EVENTS };
 
 struct bench {
 	struct run run;
 	uint32_t tokens[PREFILL], pages; /* pages: of one sequence */
+	uint32_t steps;                  /* of a slice */
+	struct store *store;
+	uint64_t step, tag, step_ns;     /* step_ns: what one takes, about */
 };
 
 static struct run_sequence sequence(const struct bench *b, uint32_t i)
@@ -56,13 +69,55 @@ static int step(struct bench *b, uint32_t batch)
 	return run_step(&b->run);
 }
 
-static int slice(struct bench *b, uint32_t batch, enum integrity how, uint64_t *ns)
+static int push(struct bench *b, const struct store_record *r)
 {
-	forward_integrity_set(b->run.forward, how);
+	int code;
+	while ((code = store_push(b->store, r)) == -ERR_AUDIT_STALLED)
+		nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
+	return code;
+}
+
+/* A step's page events: each sequence gets a page every 16 tokens; or runs, given and taken in turns. */
+static int record(struct bench *b, uint32_t batch, enum mode how)
+{
+	struct store_record r = {.kind = STORE_ASSIGN, .principal = 1, .turn = 3, .page_count = 1};
+	b->step++;
+	if (how == MODE_LOG_EVENTS) {
+		const uint64_t runs = b->step_ns * EVENTS_S / RUN / 1000000000 + 1;
+		r.kind = b->step & 1 ? STORE_ASSIGN : STORE_FREE;
+		r.page_count = RUN;
+		for (uint64_t i = 0; i < runs; i++) {
+			r.page_first = (uint32_t)((b->step / 2 * runs + i) * RUN % OWNERS);
+			r.tag_first = b->step & 1 ? b->tag + i * RUN : b->tag - (runs - i) * RUN;
+			TRY(push(b, &r));
+		}
+		b->tag += b->step & 1 ? runs * RUN : 0;
+	}
+	for (uint32_t i = 0; i < batch && how == MODE_LOG; i++) {
+		if ((b->step + i) % PAGE)
+			continue;
+		r.session[0] = (uint8_t)i;
+		r.page_first = (uint32_t)(b->tag % OWNERS);
+		r.tag_first = b->tag++;
+		TRY(push(b, &r));
+	}
+	r = (struct store_record){.kind = STORE_STEP_END, .step = b->step};
+	return push(b, &r);
+}
+
+static int slice(struct bench *b, uint32_t batch, enum mode how, uint64_t *ns)
+{
+	forward_integrity_set(b->run.forward, how == MODE_OFF ? INTEGRITY_OFF : INTEGRITY_CHECK);
 	const uint64_t start = program_now_ns();
-	for (uint32_t i = 0; i < 2; i++)
+	for (uint32_t i = 0; i < b->steps; i++) {
 		TRY(step(b, batch));
+		if (how >= MODE_LOG)
+			TRY(record(b, batch, how));
+	}
 	*ns = program_now_ns() - start;
+	b->step_ns = *ns / b->steps;
+	while (b->store && store_settled(b->store) < store_mark(b->store) && store_failed(b->store) == 0)
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
 	return 0;
 }
 
@@ -78,30 +133,33 @@ static double median(double *list, uint32_t count)
 	return list[count / 2];
 }
 
-static int measure(struct bench *b, uint32_t batch, double seconds)
+static int measure(struct bench *b, uint32_t batch, double seconds, enum mode with, const char *what)
 {
+	const enum mode without = with == MODE_CHECK ? MODE_OFF : MODE_CHECK;
 	static double cost[PAIRS_MAX], noise[PAIRS_MAX];
 	const uint64_t end = program_now_ns() + (uint64_t)(seconds * 1e9);
 	uint32_t n = 0;
-	uint64_t off_best = UINT64_MAX, check_best = UINT64_MAX;
+	uint64_t off_best = UINT64_MAX, with_best = UINT64_MAX, ns[3];
+	b->steps = 2;
+	TRY(slice(b, batch, without, &ns[0]));
+	if (with != MODE_CHECK)
+		b->steps = 2 + (uint32_t)(LOG_SLICE_MS * 1000000ull / b->step_ns);
 	for (; n < PAIRS_MAX && (n < 8 || program_now_ns() < end); n++) {
-		uint64_t ns[3];
 		/* In turns, so that neither is always the first. */
-		static const enum integrity order[2][3] = {
-			{INTEGRITY_OFF, INTEGRITY_CHECK, INTEGRITY_OFF}, {INTEGRITY_CHECK, INTEGRITY_OFF, INTEGRITY_OFF},
-		};
+		const enum mode order[2][3] = {{without, with, without}, {with, without, without}};
 		for (unsigned k = 0; k < 3; k++)
 			TRY(slice(b, batch, order[n % 2][k], &ns[k]));
-		const uint64_t check = ns[n % 2 ? 0 : 1], off = ns[n % 2 ? 1 : 0], again = ns[2];
-		cost[n] = (double)check / (double)off - 1;
+		const uint64_t one = ns[n % 2 ? 0 : 1], off = ns[n % 2 ? 1 : 0], again = ns[2];
+		cost[n] = (double)one / (double)off - 1;
 		noise[n] = (double)again / (double)off - 1;
 		off_best = off < off_best ? off : off_best;
-		check_best = check < check_best ? check : check_best;
+		with_best = one < with_best ? one : with_best;
 	}
-	printf("batch %2u, context %d: %7.2f ms a step; check costs %+.2f %% (median of %u pairs; best against "
-	       "best %+.2f %%); off against off %+.2f %%\n", batch, CONTEXT, (double)off_best / 2e6,
-	       100 * median(cost, n), n, 100 * ((double)check_best / (double)off_best - 1),
+	printf("batch %2u, context %d: %7.2f ms a step; %s costs %+.2f %% (median of %u pairs; best against "
+	       "best %+.2f %%); off against off %+.2f %%\n", batch, CONTEXT, (double)off_best / 1e6 / b->steps,
+	       what, 100 * median(cost, n), n, 100 * ((double)with_best / (double)off_best - 1),
 	       100 * median(noise, n));
+	fflush(stdout);
 	return 0;
 }
 
@@ -120,14 +178,38 @@ static int slots(struct bench *b)
 	return 0;
 }
 
+static int measures(struct bench *b, double seconds, const char *dir)
+{
+	static const uint32_t batches[] = {1, 8, 32};
+	struct store_options o;
+	char reason[STORE_REASON_MAX];
+	const char *warning;
+	for (unsigned i = 0; i < 3 && !dir; i++)
+		TRY(measure(b, batches[i], seconds, MODE_CHECK, "check"));
+	if (!dir)
+		return slots(b);
+	store_options_default(&o);
+	o.dir = dir;
+	int code = store_open(&o, &b->store, reason, &warning);
+	if (code != 0)
+		fprintf(stderr, "%s\n", reason);
+	for (unsigned i = 0; i < 3 && code == 0; i++) {
+		code = measure(b, batches[i], seconds, MODE_LOG, "the log");
+		if (code == 0)
+			code = measure(b, batches[i], seconds, MODE_LOG_EVENTS, "the log of 100,000 events a second");
+	}
+	const int closed = b->store ? store_close(&b->store) : 0;
+	return code != 0 ? code : closed;
+}
+
 int main(int argc, char **argv)
 {
-	static struct bench b;
+	static struct bench b = {.tag = 1};
 	struct model *model;
 	struct forward_options o;
 	char reason[MODEL_REASON_MAX];
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_integrity MODEL [SECONDS each]\n");
+		fprintf(stderr, "usage: bench_integrity MODEL [SECONDS each] [DIR]\n");
 		return 2;
 	}
 	if (model_open(argv[1], &model, reason) != 0) {
@@ -146,11 +228,8 @@ int main(int argc, char **argv)
 	int code = run_open("bench_integrity", model, &o, &b.run);
 	if (code == 0) {
 		code = fill(&b);
-		static const uint32_t batches[] = {1, 8, 32};
-		for (unsigned i = 0; i < 3 && code == 0; i++)
-			code = measure(&b, batches[i], argc > 2 ? atof(argv[2]) : 10);
 		if (code == 0)
-			code = slots(&b);
+			code = measures(&b, argc > 2 ? atof(argv[2]) : 10, argc > 3 ? argv[3] : NULL);
 		if (code)
 			fprintf(stderr, "bench_integrity: %s\n", err_text(code));
 		run_close(&b.run);
