@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,9 @@ static int sockets_make(struct daemon *d)
 	/* Routing ids count up from rand(): an unseeded one could be guessed by a client that wants to
 	   collide with the next. */
 	srand(randombytes_random());
+	/* Large frames are mapped apart, so that those of a connection that was closed leave the process at once,
+	   whatever came to lie above them. */
+	mallopt(M_MMAP_THRESHOLD, 32 << 10);
 	intake_limit(d->options.unread_bytes);
 	d->zmq = zmq_ctx_new();
 	if (!d->zmq)
@@ -122,6 +126,15 @@ static int sockets_make(struct daemon *d)
 	if (zmq_bind(d->zap, "inproc://zeromq.zap.01") != 0)
 		return -ERR_INTERNAL;
 	return 0;
+}
+
+void endpoint_watch(void *socket)
+{
+	set_int(socket, ZMQ_HANDSHAKE_IVL, 3000);
+	set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 15);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 5);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 3);
 }
 
 /* A ROUTER of one tenant, unbound. */
@@ -141,11 +154,7 @@ static int door_make(struct daemon *d, struct door *door)
 	set_int(router, ZMQ_RCVHWM, 64);
 	set_int(router, ZMQ_SNDBUF, 262144);
 	set_int(router, ZMQ_RCVBUF, 262144);
-	set_int(router, ZMQ_HEARTBEAT_IVL, 5000);
-	set_int(router, ZMQ_HEARTBEAT_TIMEOUT, 15000);
-	set_int(router, ZMQ_HEARTBEAT_TTL, 30000);
-	set_int(router, ZMQ_HANDSHAKE_IVL, 3000);
-	set_int(router, ZMQ_TCP_KEEPALIVE, 1);
+	endpoint_watch(router);
 	set_int(router, ZMQ_LINGER, 1000);
 	CHECK(zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
 	CHECK(zmq_setsockopt(router, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0);
