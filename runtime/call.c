@@ -374,6 +374,14 @@ static bool data_next(const struct call *c, struct sent_mark *next)
 	return next->tokens <= c->sampled && next->bytes <= c->visible && next->bytes <= c->window;
 }
 
+/* Everything was sent, or nothing more can be: it ended after a restart, before it was where it had been. */
+static bool data_over(const struct call *c)
+{
+	if (c->seq == c->seq_made)
+		return c->sent_tokens >= c->sampled;
+	return c->sent[c->seq].tokens > c->sampled || c->sent[c->seq].bytes > c->visible;
+}
+
 static int data_send(struct daemon *d, struct call *c, struct sent_mark next)
 {
 	struct wire_writer w;
@@ -437,7 +445,7 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 	if (not_on_disk(d, c->hold_mark))
 		return 0;
 	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */
-	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && c->sent_tokens < c->sampled))
+	if (c->state != CALL_ENDED || c->end_length == 0 || (!c->dropped && !data_over(c)))
 		return 0;
 	TRY(peer_send(d, c->peer, WIRE_END, c->channel, c->seq + 1, c->end_body, c->end_length,
 		      c->blob_length ? c->text : NULL, c->blob_length));

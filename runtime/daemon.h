@@ -44,7 +44,7 @@ struct door {
 
 /* A connection, by its routing id. */
 struct peer {
-	bool used, hello, gone, congested;
+	bool used, hello, gone, congested, chosen; /* chosen: the id, by the client */
 	uint8_t id[ROUTING_MAX], id_length;
 	uint8_t door, roles;
 	uint32_t base, principal; /* who it is; for whom it acts: another for a gateway only */

@@ -160,7 +160,7 @@ static void send_end(struct peer *p, const char *status, int code, bool tool, co
 	m.epoch = 1;
 	if (!result) {
 		m.usage = (struct wire_usage){true, 10, 6, 0, 0, 4, p->off, 10 + p->off, 1000, 11, 22,
-			33, tool ? 44 : WIRE_NONE, 6, {"new", 3}};
+			33, tool ? 44 : WIRE_NONE, 6, {"new", 3}, 0};
 	} else {
 		m.result = (struct wire_value){r, pack(result, r, sizeof r)};
 	}

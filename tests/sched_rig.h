@@ -303,6 +303,39 @@ static inline void rig_park(struct rig *r, uint32_t session, enum place place)
 	rig_send(r, &e);
 }
 
+/* What computing a token of a prompt takes, as if it were measured. */
+static inline void rig_rate(struct rig *r, uint64_t prefill_ns_token)
+{
+	struct event e = rig_event(r, EVENT_RATES);
+	e.as.rates.prefill_ns_token = prefill_ns_token;
+	rig_send(r, &e);
+}
+
+/* Page `slot` of the disk is found to hold what comes next in the session's history. */
+static inline void rig_found(struct rig *r, uint32_t session, uint32_t slot, uint32_t tokens)
+{
+	struct event e = rig_event(r, EVENT_FOUND);
+	e.session = session;
+	e.as.found.slot[0] = slot;
+	e.as.found.tokens = tokens;
+	rig_send(r, &e);
+}
+
+/* Every copy that the last step told is done; returns how many there were. */
+static inline uint32_t rig_copies_done(struct rig *r)
+{
+	uint64_t copies[128];
+	uint32_t count = rig_count(r, EFFECT_COPY);
+	for (uint32_t i = 0; i < count; i++)
+		copies[i] = rig_effect(r, EFFECT_COPY, i)->as.copy.copy;
+	for (uint32_t i = 0; i < count; i++) {
+		struct event e = rig_event(r, EVENT_COPY_DONE);
+		e.as.copy.copy = copies[i];
+		rig_send(r, &e);
+	}
+	return count;
+}
+
 static inline void rig_durable(struct rig *r, uint64_t step)
 {
 	struct event e = rig_event(r, EVENT_DURABLE);

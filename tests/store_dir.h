@@ -156,4 +156,12 @@ static inline int push_step(struct store *s, uint64_t step)
 	return push_wait(s, &r);
 }
 
+/* A test in a folder of its own. */
+static inline void dir_run(void (*test)(void), const char *what)
+{
+	dir_make(true);
+	TAP_RUN(test, what);
+	dir_drop();
+}
+
 #endif

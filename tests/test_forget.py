@@ -225,15 +225,20 @@ def tiers():
     assert audit(f"{daemon.home}/state", "incidents") == []
 
 
-def on_its_way():
-    """Forgotten while its pages come from the disk: what comes up all the same is zeroed, and the slots are empty."""
+def left_on_disk():
+    """A daemon that has ended: its folder, a session whose pages are in that, and pieces of them."""
     daemon = start(*TIERS)
     wire = Wire(daemon.endpoint)
     session = wire.open()
     wire.turn(session, words(300), max_tokens=2, ignore_end=True)
     left_clean(daemon)
-    needles = some_bytes(daemon.home)
-    daemon = start(*TIERS, "--inject", f"tier-read@4=wait:{1000 * ar1.SLOW}", home=daemon.home)
+    return daemon.home, session, some_bytes(daemon.home)
+
+
+def on_its_way():
+    """Forgotten while its pages come from the disk: what comes up all the same is zeroed, and the slots are empty."""
+    home, session, needles = left_on_disk()
+    daemon = start(*TIERS, "--inject", f"tier-read@4=wait:{1000 * ar1.SLOW}", home=home)
     wire, other = Wire(daemon.endpoint), Wire(daemon.endpoint)
     channel = wire.begin("session.turn", {"tokens": True, "ignore_end": True, "max_tokens": 8}, pack(words(3)), sess=session)
     until(lambda: other.ledger()["moving"] > 0)
@@ -250,14 +255,9 @@ def on_its_way():
 
 def moving(first, then):
     """Forgotten while its pages go on from where they were parked first: down, or up for a turn."""
-    daemon = start(*TIERS)
-    wire = Wire(daemon.endpoint)
-    session = wire.open()
-    wire.turn(session, words(300), max_tokens=2, ignore_end=True)
-    left_clean(daemon)
-    needles = some_bytes(daemon.home)
+    home, session, needles = left_on_disk()
     late = f"tier-write@2=wait:{1000 * ar1.SLOW}" if first == "host" and then else "copy-late/1"
-    daemon = start(*TIERS, "--inject", late, home=daemon.home)
+    daemon = start(*TIERS, "--inject", late, home=home)
     wire, other = Wire(daemon.endpoint), Wire(daemon.endpoint)
     def under_way():
         return sum(account["moving"] for account in other.ok("ledger.show")["r"]["accounts"].values())

@@ -126,8 +126,7 @@ static struct device_plan narrow_plan(void)
 	struct device_plan p = fixture_plan();
 	p.heads = 3;
 	p.kv_heads = 1;
-	p.width = 32;
-	p.ff = 32;
+	p.width = p.ff = 32;
 	p.vocab = 40;
 	return p;
 }

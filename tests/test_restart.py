@@ -255,6 +255,71 @@ def same_pieces():
     left_clean(daemon)
 
 
+def cancelled_before_it_is_again():
+    """Killed, and cancelled when some of what was sent is computed again but not all: END comes at once, behind what can be
+    sent as it was; it does not wait for what cannot come, and nobody is called slow."""
+    a, blob = ask(words(20), max_tokens=900)
+    daemon = start(None, "--stream-bytes", "1600")
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    wire.begin("session.turn", a, blob, sess=session, window=9, detach_ms=600000)
+    op = wire.expect(ar1.ACCEPTED)[3]["op"]
+    pauses(daemon)
+    wire.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 20})  # as large pieces as there can be
+    seen, counts = {}, []
+    while sum(counts) < 500:
+        type, at, seq, body, data = wire.expect(DATA)
+        seen[seq] = (type, body[0], data)
+        counts.append(len(data) // 4)
+    kill(daemon)
+    daemon = start(daemon.home, "--stream-bytes", "1024", "--stall-ms", "3000")
+    again = pauses(daemon)
+    ends = [sum(counts[:n]) for n in range(len(counts) + 1)]
+    assert again < ends[-1] and again not in ends, (again, ends)
+    wire = Wire(daemon.endpoint)
+    wire.send(ar1.CANCEL, 0, {"op": op})
+    while wire.ok("health")["r"]["turns_running"]:
+        time.sleep(0.01)
+    end = cancelled(daemon, op, 0, seen)
+    assert end["usage"]["sampled"] == again
+    assert cancelled(daemon, op, 1, seen) == cancelled(daemon, op, max(seen), seen) == end
+    kill(daemon)
+    daemon = start(daemon.home)
+    assert cancelled(daemon, op, 0, seen) == end, "on the disk it is another"
+    wire = Wire(daemon.endpoint)
+    assert wire.turn(session, words(3), max_tokens=5, ignore_end=True).usage["prompt"] == end["usage"]["history"] + 3
+    left_clean(daemon)
+
+
+def pauses(daemon):
+    """How many tokens are sampled when its one turn goes no further."""
+    before, wire = -1, Wire(daemon.endpoint)
+    while True:
+        now = wire.ok("health")["r"]["tokens_sampled"]
+        if now and now == before:
+            wire.close()
+            return now
+        before = now
+        time.sleep(0.3 * min(ar1.SLOW, 4))
+
+
+def cancelled(daemon, op, after, seen):
+    """What a RESUME brings of the cancelled turn: what was seen, as it was, up to where it can; then END, at once."""
+    wire, began = Wire(daemon.endpoint), time.time()
+    channel = resume(wire, op, after)
+    assert wire.expect(ar1.ACCEPTED)[1] == channel
+    while True:
+        after += 1
+        type, at, seq, body, blob = wire.receive()
+        assert at == channel and seq == after, (at, seq, after)
+        if type == END:
+            break
+        assert (type, body[0], blob) == seen[seq], seq
+    assert body["status"] == "cancelled" and "err" not in body and time.time() - began < 2 * ar1.SLOW, body
+    wire.close()
+    return body
+
+
 def tool_result():
     """A session that waits for its tool takes the result after a kill."""
     tool = {"type": "function", "function": {"name": "look", "parameters": {"type": "object", "properties": {}}}}
@@ -427,6 +492,7 @@ tap.run("a key is answered again, the same", keys)
 tap.run("a stream goes on without gap or repeat", streams)
 tap.run("a turn that somebody attached to is there after a kill", taken_over)
 tap.run("what is cut after the end is cut the same for all", same_pieces)
+tap.run("cancelled before it is computed again as far as it was sent: END comes at once", cancelled_before_it_is_again)
 tap.run("the process ends at named points", points)
 tap.run("kills at random moments", many)
 tap.run("another precision plan is said", other_plan)

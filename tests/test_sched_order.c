@@ -60,38 +60,58 @@ static void batches_took(struct rig *r, uint64_t prompt_us, uint64_t decode_us)
 	}
 }
 
+/* Twelve pages, given up by what they cost. */
+static void open_cost(struct rig *r)
+{
+	struct sched_limits l = rig_limits(12);
+	l.policy = POLICY_COST;
+	l.wait_us_max = 100000000;
+	rig_open(r, &l);
+}
+
+/* A session that has 8 pages of 12 and is expected back, on a machine where a turn's prompt and each row
+   after it took so long; beside it one whose turn is in the batch, and one that had none. */
+struct three {
+	uint32_t expected, busy, cold;
+	struct rig_batch batch;
+};
+
+static struct three beside_one_expected(struct rig *r, uint32_t output, uint64_t prompt_us,
+					uint64_t decode_us)
+{
+	open_cost(r);
+	r->now_us = 100000000;
+	struct three t = {.expected = rig_session(r), .busy = rig_session(r), .cold = rig_session(r)};
+	(void)send_turn(r, t.expected, 30, output);
+	batches_took(r, prompt_us, decode_us);
+	r->now_us = 200000000;
+	(void)rig_whole(r, t.expected, 0, 120, 2);
+	(void)send_turn(r, t.busy, 30, 2);
+	t.batch = rig_batch(r);
+	return t;
+}
+
 /* A cold turn does not drive out a session that is expected back, while the machine has no time to
    spare; when it has waited long enough it does. The wait tells what is short, and the deadline when it
    is due. */
 static void cold_turns_wait_for_those_expected(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(12);
-	l.policy = POLICY_COST;
-	l.wait_us_max = 100000000;
-	rig_open(&r, &l);
-	r.now_us = 100000000;
-	uint32_t a = rig_session(&r), busy = rig_session(&r), cold = rig_session(&r);
-	(void)send_turn(&r, a, 30, 2);
-	batches_took(&r, 200000000, 200000000);
-	r.now_us = 200000000;
-	(void)rig_whole(&r, a, 0, 120, 2); /* 8 pages */
-	(void)send_turn(&r, busy, 30, 2); /* 2 pages, computed now */
-	struct rig_batch b = rig_batch(&r);
-	EXPECT(b.count == 1);
-	uint32_t turn = send_turn(&r, cold, 60, 2);
-	const struct effect *wait = told(&r, EFFECT_WAIT, cold);
+	const struct three t = beside_one_expected(&r, 2, 200000000, 200000000);
+	EXPECT(t.batch.count == 1);
+	uint32_t turn = send_turn(&r, t.cold, 60, 2);
+	const struct effect *wait = told(&r, EFFECT_WAIT, t.cold);
 	EXPECT(wait && wait->as.wait.why == WAIT_PAGES);
 	EXPECT(wait && wait->as.wait.short_bytes == 2 * 1024);
 	struct turn_view view;
 	EXPECT(sched_turn(r.s, turn, &view) == 0 && view.place == 1 && view.eta_us >= r.now_us);
 	EXPECT(sched_deadline_us(r.s) == 300000000);
 	rig_time(&r, 299999999);
-	EXPECT(!told(&r, EFFECT_ADMITTED, cold));
+	EXPECT(!told(&r, EFFECT_ADMITTED, t.cold));
 	rig_time(&r, 300000000);
-	EXPECT(told(&r, EFFECT_ADMITTED, cold) != NULL);
-	EXPECT(rig_run(&r, b).kind == EFFECT_END);
-	EXPECT(rig_view(&r, a).resident < 120);
+	EXPECT(told(&r, EFFECT_ADMITTED, t.cold) != NULL);
+	EXPECT(rig_run(&r, t.batch).kind == EFFECT_END);
+	EXPECT(rig_view(&r, t.expected).resident < 120);
 	rig_close(&r);
 }
 
@@ -99,19 +119,10 @@ static void cold_turns_wait_for_those_expected(void)
 static void sampling_is_no_load(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(12);
-	l.policy = POLICY_COST;
-	l.wait_us_max = 100000000;
-	rig_open(&r, &l);
-	r.now_us = 100000000;
-	uint32_t a = rig_session(&r), busy = rig_session(&r), cold = rig_session(&r);
-	(void)send_turn(&r, a, 30, 8);
-	batches_took(&r, 1000, 30000000);
-	r.now_us = 200000000;
-	(void)rig_whole(&r, a, 0, 120, 2);
-	(void)send_turn(&r, busy, 30, 2);
-	(void)send_turn(&r, cold, 60, 2);
-	EXPECT(told(&r, EFFECT_ADMITTED, cold) != NULL);
+	const struct three t = beside_one_expected(&r, 8, 1000, 30000000);
+	EXPECT(t.batch.count == 1);
+	(void)send_turn(&r, t.cold, 60, 2);
+	EXPECT(told(&r, EFFECT_ADMITTED, t.cold) != NULL);
 	rig_close(&r);
 }
 
@@ -119,10 +130,7 @@ static void sampling_is_no_load(void)
 static void an_idle_machine_takes_them(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(12);
-	l.policy = POLICY_COST;
-	l.wait_us_max = 100000000;
-	rig_open(&r, &l);
+	open_cost(&r);
 	uint32_t a = rig_session(&r), cold = rig_session(&r);
 	(void)rig_whole(&r, a, 0, 120, 2);
 	EXPECT(rig_whole(&r, cold, 0, 90, 2).as.end.end == END_LIMIT);

@@ -33,6 +33,19 @@ static struct effect whole_keyed(struct rig *r, uint32_t session, uint32_t appen
 	return rig_run(r, rig_batch(r));
 }
 
+/* Three principals, of whom the last one's pages are public. */
+static void open_public(struct rig *r)
+{
+	struct sched_limits l = rig_limits(32);
+	l.principal_count = l.public_principal = 3;
+	rig_open(r, &l);
+}
+
+static uint32_t session_of(struct rig *r, uint32_t principal)
+{
+	return rig_session_as(r, principal, RESIDENCY_BEST_EFFORT, 0, 0);
+}
+
 static uint64_t device(const struct rig *r, enum column column)
 {
 	return sched_ledger(r->s, ACCOUNT_DEVICE, column) / 1024;
@@ -78,13 +91,8 @@ static void found_and_shared(void)
 static void of_one_principal(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(32);
-	l.principal_count = 3;
-	l.public_principal = 3;
-	rig_open(&r, &l);
-	uint32_t a = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
-	uint32_t b = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
-	uint32_t p = rig_session_as(&r, 2, RESIDENCY_BEST_EFFORT, 0, 0);
+	open_public(&r);
+	uint32_t a = session_of(&r, 0), b = session_of(&r, 1), p = session_of(&r, 2);
 	(void)whole_keyed(&r, a, 70, 1, 0);
 	EXPECT_EQ(whole_keyed(&r, b, 70, 1, 0).as.end.resident, 0);
 	/* Nor does the public one find what is not its own; but what it has, all do. */
@@ -92,14 +100,14 @@ static void of_one_principal(void)
 	rig_simple(&r, EVENT_CLOSE, a);
 	rig_simple(&r, EVENT_CLOSE, b);
 	uint64_t bytes = sched_principal_bytes(r.s, 2);
-	a = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
-	b = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	a = session_of(&r, 0);
+	b = session_of(&r, 1);
 	EXPECT_EQ(whole_keyed(&r, a, 100, 1, 0).as.end.resident, 64);
 	EXPECT_EQ(whole_keyed(&r, b, 100, 1, 0).as.end.resident, 64); /* not a's two more */
 	EXPECT_EQ(sched_principal_bytes(r.s, 2), bytes);
 	EXPECT_EQ(sched_principal_bytes(r.s, 0), 3 * 1024);
 	/* A public page that is bad is everybody's loss, whoever finds it. */
-	uint32_t c = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	uint32_t c = session_of(&r, 1);
 	(void)turn_keyed(&r, c, (struct rig_turn){0, 70, 1, 1, 0, 0}, 1, 0);
 	struct rig_batch batch = rig_batch(&r);
 	struct page_ref ref;
@@ -124,7 +132,7 @@ static void waits_for_the_first(void)
 	struct sched_limits l = rig_limits(64);
 	l.batch_rows = l.chunk_tokens = 32;
 	rig_open(&r, &l);
-	uint32_t a = rig_session(&r), b = rig_session(&r), c = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	uint32_t a = rig_session(&r), b = rig_session(&r), c = session_of(&r, 1);
 	struct rig_turn turn = {0, 100, 1, 1, 0, 0};
 	(void)turn_keyed(&r, a, turn, 1, 4);
 	struct rig_batch batch = rig_batch(&r);
@@ -151,32 +159,43 @@ static void waits_for_the_first(void)
 	rig_close(&r);
 }
 
+/* Two sessions: the first one's turn is in the batch, the second one's waits for what both begin with. */
+struct pair {
+	uint32_t first, turn, second;
+	struct rig_batch batch;
+};
+
+static struct pair one_waits(struct rig *r, uint32_t append, uint32_t credit)
+{
+	struct pair p = {.first = rig_session(r), .second = rig_session(r)};
+	p.turn = turn_keyed(r, p.first, (struct rig_turn){0, append, 1, credit, 0, 0}, 1, 4);
+	p.batch = rig_batch(r);
+	(void)turn_keyed(r, p.second, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	const struct effect *wait = rig_effect(r, EFFECT_WAIT, 0);
+	EXPECT(wait && wait->as.wait.why == WAIT_PREFIX && wait->as.wait.blocker == p.first);
+	return p;
+}
+
 static void waits_no_longer(void)
 {
 	struct rig r;
 	struct sched_limits l = rig_limits(64);
 	for (int how = 0; how < 3; how++) {
 		rig_open(&r, &l);
-		struct event rates = rig_event(&r, EVENT_RATES);
-		rates.as.rates.prefill_ns_token = 10000;
-		rig_send(&r, &rates);
-		uint32_t a = rig_session(&r), b = rig_session(&r);
-		struct rig_turn turn = {0, 100, 1, how == 2 ? 0 : 1, 0, 0};
-		uint32_t first = turn_keyed(&r, a, turn, 1, 4);
-		struct rig_batch batch = rig_batch(&r);
-		(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
-		EXPECT_EQ(rig_effect(&r, EFFECT_WAIT, 0)->as.wait.why, WAIT_PREFIX);
+		rig_rate(&r, 10000);
+		const struct pair p = one_waits(&r, how == 2 ? 64 : 100, how != 2);
 		if (how == 0) { /* the other is gone */
-			rig_cancel(&r, first, END_CANCEL);
-			(void)rig_done(&r, &batch);
+			rig_cancel(&r, p.turn, END_CANCEL);
+			EXPECT(rig_view(&r, p.second).state != SESSION_WAITING);
+			(void)rig_done(&r, &p.batch);
 		} else if (how == 1) { /* twice 110 tokens at 10 us each */
 			rig_time(&r, 2199);
-			EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+			EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 			rig_time(&r, 2200);
-		} else { /* its stream has no room: it computes all but its last row */
-			(void)rig_run(&r, batch);
+		} else { /* its stream has no room: the last row that both have is not computed */
+			(void)rig_run(&r, p.batch);
 		}
-		EXPECT(rig_view(&r, b).state != SESSION_WAITING);
+		EXPECT(rig_view(&r, p.second).state != SESSION_WAITING);
 		rig_close(&r);
 	}
 }
@@ -187,18 +206,14 @@ static void waits_no_longer_once_known(void)
 	struct rig r;
 	struct sched_limits l = rig_limits(64);
 	rig_open(&r, &l);
-	uint32_t a = rig_session(&r), b = rig_session(&r);
-	(void)turn_keyed(&r, a, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
-	(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	const struct pair p = one_waits(&r, 100, 1);
 	rig_time(&r, 1000000);
-	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
-	struct event rates = rig_event(&r, EVENT_RATES);
-	rates.as.rates.prefill_ns_token = 10000;
-	rig_send(&r, &rates);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
+	rig_rate(&r, 10000);
 	rig_time(&r, 1002199);
-	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 	rig_time(&r, 1002200);
-	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_RUNNING);
 	rig_close(&r);
 }
 
@@ -209,22 +224,58 @@ static void waits_longer_for_progress(void)
 	struct rig r;
 	struct sched_limits l = rig_limits(64);
 	rig_open(&r, &l);
-	struct event rates = rig_event(&r, EVENT_RATES);
-	rates.as.rates.prefill_ns_token = 10000;
-	rig_send(&r, &rates);
-	uint32_t a = rig_session(&r), b = rig_session(&r);
-	(void)turn_keyed(&r, a, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
-	struct rig_batch batch = rig_batch(&r);
-	uint32_t rows = batch.entries[0].row_count;
-	EXPECT_EQ(rows, 32);
-	(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	rig_rate(&r, 10000);
+	const struct pair p = one_waits(&r, 100, 1);
+	EXPECT_EQ(p.batch.entries[0].row_count, 32);
 	r.now_us = 2200;
-	(void)rig_done(&r, &batch);
-	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	(void)rig_done(&r, &p.batch);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 	rig_time(&r, 2200 + 8 * 320 - 1);
-	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_WAITING);
 	rig_time(&r, 2200 + 8 * 320);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
+/* For a public turn, too; not for one of other tokens, nor does what is public wait for others. */
+static void waits_for_whom(void)
+{
+	struct rig r;
+	open_public(&r);
+	uint32_t p = session_of(&r, 2), a = session_of(&r, 0), b = session_of(&r, 0), q = session_of(&r, 2);
+	const struct rig_turn turn = {0, 100, 1, 1, 0, 0};
+	(void)turn_keyed(&r, p, turn, 1, 0);
+	struct rig_batch batch = rig_batch(&r);
+	(void)turn_keyed(&r, a, turn, 1, 0);
+	const struct effect *wait = rig_effect(&r, EFFECT_WAIT, 0);
+	EXPECT(wait && wait->as.wait.why == WAIT_PREFIX && wait->as.wait.blocker == p);
+	(void)turn_keyed(&r, b, turn, 2, 0);
 	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	(void)turn_keyed(&r, q, turn, 2, 0);
+	EXPECT_EQ(rig_view(&r, q).state, SESSION_RUNNING);
+	(void)rig_run(&r, batch);
+	rig_close(&r);
+}
+
+/* Nor for what has been computed and is not found: another page had its place, and is gone. */
+static void waits_for_nothing_lost(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	rig_rate(&r, 10000);
+	struct pair p = one_waits(&r, 100, 1);
+	rig_time(&r, 2200);
+	while (p.batch.count && rig_view(&r, p.first).state == SESSION_RUNNING)
+		p.batch = rig_done(&r, &p.batch);
+	rig_simple(&r, EVENT_CLOSE, p.first);
+	EXPECT(rig_view(&r, p.second).resident >= 64);
+	EXPECT_EQ(rig_view(&r, p.second).state, SESSION_RUNNING);
+	uint32_t third = rig_session(&r);
+	(void)turn_keyed(&r, third, (struct rig_turn){0, 64, 1, 1, 0, 0}, 1, 4);
+	EXPECT_EQ(rig_view(&r, third).state, SESSION_RUNNING);
+	EXPECT_EQ(rig_view(&r, third).resident, 0);
+	(void)rig_run(&r, p.batch);
 	rig_close(&r);
 }
 
@@ -294,8 +345,7 @@ static void waits_for_none_that_stands_still(void)
 {
 	struct rig r;
 	struct sched_limits l = rig_limits(12);
-	l.growth_tokens = 16;
-	l.chunk_tokens = 16;
+	l.growth_tokens = l.chunk_tokens = 16;
 	rig_open(&r, &l);
 	uint32_t s[4];
 	for (int i = 0; i < 4; i++)
@@ -399,13 +449,8 @@ static void own_part_gives_way(void)
 static void public_is_not_written_on(void)
 {
 	struct rig r;
-	struct sched_limits l = rig_limits(32);
-	l.principal_count = 3;
-	l.public_principal = 3;
-	rig_open(&r, &l);
-	uint32_t p = rig_session_as(&r, 2, RESIDENCY_BEST_EFFORT, 0, 0);
-	uint32_t a = rig_session_as(&r, 0, RESIDENCY_BEST_EFFORT, 0, 0);
-	uint32_t b = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	open_public(&r);
+	uint32_t p = session_of(&r, 2), a = session_of(&r, 0), b = session_of(&r, 1);
 	(void)whole_keyed(&r, p, 70, 1, 0);
 	EXPECT_EQ(whole_keyed(&r, a, 70, 1, 0).as.end.resident, 64);
 	rig_simple(&r, EVENT_CLOSE, p);
@@ -427,31 +472,11 @@ static void found_on_host(void)
 	uint32_t a = rig_session(&r), b = rig_session(&r);
 	(void)whole_keyed(&r, a, 70, 1, 0);
 	rig_park(&r, a, PLACE_HOST);
-	for (uint32_t i = 0; i < 16; i++) { /* at rest: what moves is not shared */
-		const struct effect *copy = rig_effect(&r, EFFECT_COPY, i);
-		if (!copy)
-			break;
-		struct event done = rig_event(&r, EVENT_COPY_DONE);
-		done.as.copy.copy = copy->as.copy.copy;
-		struct effects kept = r.out;
-		r.out.list = malloc(r.out.capacity * sizeof *r.out.list);
-		rig_send(&r, &done);
-		free(r.out.list);
-		r.out = kept;
-	}
+	(void)rig_copies_done(&r); /* at rest: what moves is not shared */
 	EXPECT_EQ(sched_ledger(r.s, ACCOUNT_HOST, COLUMN_RETAINED) / 1024, 5);
 	(void)turn_keyed(&r, b, (struct rig_turn){0, 75, 1, 1, 0, 0}, 1, 0);
 	EXPECT_EQ(rig_pages(&r, EFFECT_SHARE), 4);
-	uint64_t copies[8];
-	uint32_t count = 0;
-	for (; count < 8 && rig_effect(&r, EFFECT_COPY, count); count++)
-		copies[count] = rig_effect(&r, EFFECT_COPY, count)->as.copy.copy;
-	EXPECT_EQ(count, 4);
-	for (uint32_t i = 0; i < count; i++) {
-		struct event done = rig_event(&r, EVENT_COPY_DONE);
-		done.as.copy.copy = copies[i];
-		rig_send(&r, &done);
-	}
+	EXPECT_EQ(rig_copies_done(&r), 4);
 	struct effect end = rig_run(&r, rig_batch(&r));
 	EXPECT_EQ(end.as.end.reloaded, 64);
 	EXPECT_EQ(end.as.end.fresh, 11);
@@ -515,6 +540,8 @@ int main(void)
 	TAP_RUN(waits_no_longer_once_known, "nor when the rates are known only later");
 	TAP_RUN(waits_longer_for_progress, "longer if the other goes on slowly");
 	TAP_RUN(waits_once_for_a_unit, "once for each unit");
+	TAP_RUN(waits_for_whom, "for whom it waits");
+	TAP_RUN(waits_for_nothing_lost, "it does not wait for what is computed and not found");
 	TAP_RUN(waits_for_none_behind, "it does not wait for one that is behind");
 	TAP_RUN(waits_for_none_that_stands_still, "nor for one that stands still");
 	TAP_RUN(found_no_more, "what was cut, written on or given up is not found");

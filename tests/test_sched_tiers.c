@@ -242,12 +242,8 @@ static void found_with(enum policy policy)
 	struct rig r = open_tiers(8, 0, 16, policy);
 	int stays = policy == POLICY_LRU; /* else it comes up by itself, as far as there is room */
 	uint32_t a = rig_session(&r);
-	struct event e = rig_event(&r, EVENT_FOUND);
 	for (uint32_t i = 0; i < 4; i++) {
-		e.session = a;
-		e.as.found.slot[0] = 11 - 3 * i; /* in no order */
-		e.as.found.tokens = i < 3 ? 16 : 5;
-		rig_send(&r, &e);
+		rig_found(&r, a, 11 - 3 * i, i < 3 ? 16 : 5); /* slots in no order */
 		(void)note(&r);
 		const struct effect *told = rig_effect(&r, EFFECT_ASSIGN, 0);
 		EXPECT(told && told->as.run.place == PLACE_DISK && told->as.run.page_first == 11 - 3 * i);
@@ -257,16 +253,9 @@ static void found_with(enum policy policy)
 	EXPECT(!stays || sched_ledger(r.s, ACCOUNT_DISK, COLUMN_RETAINED) == 4 * 1024);
 	uint32_t b = rig_fork(&r, a);
 	(void)note(&r);
-	e = rig_event(&r, EVENT_ROLLBACK);
-	e.session = b;
-	e.as.rollback.tokens = 32;
-	rig_send(&r, &e);
+	rig_rollback(&r, b, 32);
 	(void)note(&r);
-	e = rig_event(&r, EVENT_FOUND);
-	e.session = b;
-	e.as.found.slot[0] = 0;
-	e.as.found.tokens = 16;
-	rig_send(&r, &e);
+	rig_found(&r, b, 0, 16);
 	(void)note(&r);
 	EXPECT(!stays || sched_ledger(r.s, ACCOUNT_DISK, COLUMN_SHARED) == 2 * 1024);
 	EXPECT(!stays || sched_ledger(r.s, ACCOUNT_DISK, COLUMN_RETAINED) == 3 * 1024);
@@ -292,13 +281,8 @@ static void kept_below(void)
 	uint32_t a = rig_session_as(&r, 0, RESIDENCY_PINNED, 3 * 1024, 0), b = rig_session(&r);
 	(void)rig_turn(&r, b, (struct rig_turn){0, 16, 81, 100, 0, 0}); /* may fill six pages, has promised two */
 	struct rig_batch batch = rig_batch(&r);
-	struct event e = rig_event(&r, EVENT_FOUND);
-	for (uint32_t i = 0; i < 3; i++) {
-		e.session = a;
-		e.as.found.slot[0] = i;
-		e.as.found.tokens = 16;
-		rig_send(&r, &e);
-	}
+	for (uint32_t i = 0; i < 3; i++)
+		rig_found(&r, a, i, 16);
 	EXPECT_EQ(rig_view(&r, a).lower_bytes, 1024); /* two of three came up */
 	EXPECT(rig_run(&r, batch).as.end.end == END_LIMIT);
 	rig_close(&r);

@@ -234,19 +234,6 @@ static void gives_windows(void)
 	rig_close(&r);
 }
 
-static void copies_done(struct rig *r)
-{
-	uint64_t copies[128];
-	uint32_t count = rig_count(r, EFFECT_COPY);
-	for (uint32_t k = 0; k < count; k++)
-		copies[k] = rig_effect(r, EFFECT_COPY, k)->as.copy.copy;
-	for (uint32_t k = 0; k < count; k++) {
-		struct event e = rig_event(r, EVENT_COPY_DONE);
-		e.as.copy.copy = copies[k];
-		rig_send(r, &e);
-	}
-}
-
 /* The child's pages go down, the shared units among them; the parent brings those back, but not pages
    that only the child has. Those are loaded by the child's next turn. */
 static void strays(void)
@@ -263,17 +250,17 @@ static void strays(void)
 	EXPECT(sched_page_first(r.s, parent, 1) > 25);
 	rig_park(&r, child, PLACE_HOST);
 	EXPECT(rig_count(&r, EFFECT_COPY) == 25 + pages);
-	copies_done(&r);
+	(void)rig_copies_done(&r);
 	struct rig_turn turn = {601, 5, 1, 1, 0, 0}, next = {401, 5, 1, 1, 0, 0};
 	(void)rig_turn(&r, parent, turn);
 	EXPECT(rig_count(&r, EFFECT_COPY) == 25);
-	copies_done(&r);
+	(void)rig_copies_done(&r);
 	(void)rig_run(&r, rig_batch(&r));
 	EXPECT(rig_view(&r, child).lower_bytes == pages * 4096);
 	(void)rig_turn(&r, child, next);
 	EXPECT(rig_count(&r, EFFECT_COPY) == pages);
 	EXPECT(rig_count(&r, EFFECT_BATCH) == 0);
-	copies_done(&r);
+	(void)rig_copies_done(&r);
 	struct effect end = rig_run(&r, rig_batch(&r));
 	EXPECT(end.session == child && end.as.end.recomputed == 1);
 	EXPECT(rig_view(&r, child).lower_bytes == 0);
@@ -295,11 +282,11 @@ static void moves(void)
 	EXPECT(rig_count(&r, EFFECT_COPY) == 25 + pages);
 	EXPECT(rig_view(&r, session).device_bytes == 0);
 	EXPECT(rig_view(&r, session).lower_bytes == 25 * 1024 + pages * 4096);
-	copies_done(&r);
+	(void)rig_copies_done(&r);
 	struct rig_turn turn = {400, 5, 1, 1, 0, 0};
 	(void)rig_turn(&r, session, turn);
 	EXPECT(rig_count(&r, EFFECT_COPY) == 25 + pages);
-	copies_done(&r);
+	(void)rig_copies_done(&r);
 	struct effect end = rig_run(&r, rig_batch(&r));
 	EXPECT(end.as.end.reloaded == 400);
 	EXPECT(end.as.end.recomputed == 0);

@@ -430,28 +430,21 @@ static void half_made(void)
 	EXPECT_EQ(v.entries, 2);
 }
 
-static void in_dir(void (*test)(void), const char *what)
-{
-	dir_make(true);
-	TAP_RUN(test, what);
-	dir_drop();
-}
-
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
-	in_dir(folders, "a folder that is absent, a file, another's or open to others is refused");
-	in_dir(options, "options out of range are refused");
-	in_dir(permission, "a folder of another user is refused");
-	in_dir(read_only, "a folder that cannot be written to is refused");
-	in_dir(damaged, "data.mdb gone, empty, foreign or cut at any page is refused and left alone");
-	in_dir(garbled, "garbled files crash a child at most");
-	in_dir(versions, "another version, another log's uuid, no uuid: refused");
-	in_dir(tampered, "a changed or missing entry, row or head is found");
-	in_dir(injected, "a commit or put that fails ends the writer and harms nothing");
-	in_dir(map_full, "a map fills up: alarm, refusal, end");
-	in_dir(file_limit, "a file size limit is a full disk, not a signal");
-	in_dir(file_systems, "network file systems are refused; overlay and tmpfs warned of");
-	in_dir(half_made, "the making of a store, cut off, is taken up again");
+	dir_run(folders, "a folder that is absent, a file, another's or open to others is refused");
+	dir_run(options, "options out of range are refused");
+	dir_run(permission, "a folder of another user is refused");
+	dir_run(read_only, "a folder that cannot be written to is refused");
+	dir_run(damaged, "data.mdb gone, empty, foreign or cut at any page is refused and left alone");
+	dir_run(garbled, "garbled files crash a child at most");
+	dir_run(versions, "another version, another log's uuid, no uuid: refused");
+	dir_run(tampered, "a changed or missing entry, row or head is found");
+	dir_run(injected, "a commit or put that fails ends the writer and harms nothing");
+	dir_run(map_full, "a map fills up: alarm, refusal, end");
+	dir_run(file_limit, "a file size limit is a full disk, not a signal");
+	dir_run(file_systems, "network file systems are refused; overlay and tmpfs warned of");
+	dir_run(half_made, "the making of a store, cut off, is taken up again");
 	return tap_done();
 }

@@ -151,8 +151,6 @@ static void power_cuts(void)
 int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
-	dir_make(true);
-	TAP_RUN(power_cuts, "a power cut after or within any write: a whole chain, and all that was durable");
-	dir_drop();
+	dir_run(power_cuts, "a power cut after or within any write: a whole chain, and all that was durable");
 	return tap_done();
 }

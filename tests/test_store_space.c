@@ -314,8 +314,9 @@ static void reader_ended(void)
 	const pid_t pid = reader_begin(reader_stays, &ready);
 	REQUIRE(read(ready, &word, 1) == 1);
 	EXPECT_EQ(word, 'y');
+	const uint64_t from = store_clock_ns(CLOCK_MONOTONIC);
 	growth(s, &step, 100);
-	EXPECT_EQ(waitpid(pid, &status, WNOHANG), 0); /* not before its time */
+	EXPECT_EQ(waitpid(pid, &status, WNOHANG), 0);
 	pid_t gone = 0;
 	for (unsigned i = 0; i < 2000 && gone == 0; i++) {
 		growth(s, &step, 1);
@@ -323,6 +324,7 @@ static void reader_ended(void)
 		gone = waitpid(pid, &status, WNOHANG);
 	}
 	EXPECT_EQ(gone, pid);
+	EXPECT(store_clock_ns(CLOCK_MONOTONIC) - from >= o.reader_stay_ms * 1000000ull); /* not before its time */
 	EXPECT(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL);
 	EXPECT_EQ(store_reader_ended(s), (uint32_t)pid);
 	if (gone != pid)
