@@ -398,15 +398,15 @@ static uint64_t beside_a_crowd(uint32_t crowd, uint32_t quota, uint64_t *longest
 	return ttft[count * 99 / 100];
 }
 
-/* Who is served least is the next to run and to be computed. With a quota of turns a place is free for him:
-   he waits for the step in flight, and computes in steps that others decode in. Without, also for the first of
-   the running turns to end: at most as long as one takes, of 150 and 50 tokens here. */
+/* Who is served least is the next to run and to be computed. With a quota of turns a place is free for
+   him: he waits for the step in flight, and computes in steps that others decode in. Without, also for the
+   first of the running turns to end: at most as long as one takes, of 150 and 50 tokens here. */
 static void a_crowd_is_not_felt_next_door(void)
 {
 	uint64_t step_us, with_us;
 	const uint64_t alone = beside_a_crowd(0, 0, &with_us), quota = beside_a_crowd(1000, 15, &step_us);
 	const uint64_t none = beside_a_crowd(1000, 0, &with_us);
-	printf("# first token, p99: alone %.1f ms; beside 1,000 sessions of another %.1f with a quota of turns, %.1f "
+	printf("# first token, p99: alone %.1f ms; beside 1,000 sessions %.1f with a quota of turns, %.1f "
 	       "without; a step takes up to %.1f\n", (double)alone / 1e3, (double)quota / 1e3, (double)none / 1e3,
 	       (double)step_us / 1e3);
 	EXPECT(quota <= 5 * step_us); /* one in flight, and its 100 tokens in steps of 32 of a turn */
