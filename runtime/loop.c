@@ -210,6 +210,10 @@ static void pong(struct daemon *d, uint32_t peer, const void *body, size_t lengt
 void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
 		  size_t length, const void *blob, size_t blob_length)
 {
+	if (d->peers[peer].chosen) {
+		peer_reject(d, peer, h->channel, ERR_ROUTING_ID);
+		return;
+	}
 	if (h->type != WIRE_HELLO && !d->peers[peer].hello) {
 		peer_reject(d, peer, h->channel, ERR_UNAUTHENTICATED);
 		return;

@@ -124,6 +124,9 @@ uint32_t peer_find(struct daemon *d, uint32_t door, const void *id, size_t lengt
 	p->used = true;
 	memcpy(p->id, id, length);
 	p->id_length = (uint8_t)length;
+	/* libzmq's own are a zero byte and a counter of four. One that anybody can choose again is none to send
+	   to: who comes in by it when its holder has gone gets what is the holder's, and has said nothing yet. */
+	p->chosen = length != 5 || p->id[0] != 0;
 	p->base = p->principal = principal;
 	p->door = (uint8_t)door;
 	p->seen_us = d->now_us;

@@ -68,7 +68,7 @@ static uint32_t prefix_next(const struct sched *s, uint32_t turn, const struct s
 }
 
 /* Until when it waits for a prefix at most: for twice the time that its prompt would take alone, and for
-   each unit that the other computes meanwhile, for eight times that of the unit. 0: no rates are known. */
+   each unit that others compute meanwhile, once, for eight times that of the unit. 0: no rates are known. */
 static uint64_t prefix_until(const struct sched *s, uint32_t turn, uint32_t next)
 {
 	const struct turn *t = turn_at(s, turn);
@@ -236,7 +236,7 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 	if (answer.why == WAIT_PREFIX) {
 		uint32_t awaited = prefix_next(s, turn, &answer.share);
 		t->prefix_until_us = prefix_until(s, turn, awaited);
-		t->prefix_next = awaited;
+		t->prefix_next = awaited > t->prefix_next ? awaited : t->prefix_next;
 	}
 	t->prefix_units = answer.share.units;
 	t->asked = s->asks;

@@ -146,6 +146,8 @@ static void table_check(const struct sched *s, uint32_t session, struct tally *s
 			}
 			if (page->owners == 1 && g == 0)
 				at_place[page->place]++;
+			if (g == 0 && (page->owners > 1 || page->place == PLACE_DEVICE))
+				CHECK(at.unit < x->edge);
 			if (page->owners == 1 && !page->moving) {
 				int runs = x->state == SESSION_RUNNING && page->place == PLACE_DEVICE;
 				sum->column[page->place][runs ? COLUMN_RUNNING : COLUMN_RETAINED] +=

@@ -232,7 +232,7 @@ static void owner_cut(struct step *p, uint32_t session, uint32_t unit)
 		turn_at(s, x->turn)->err = ERR_INTEGRITY;
 	} else {
 		effect_lost(p, session, before, LOST_QUARANTINE, PLACE_TOKENS);
-		retain_settle(s, session, 0);
+		rest_settle(s, session, 0);
 	}
 }
 

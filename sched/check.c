@@ -26,6 +26,7 @@ static const struct err_entry table[] = {
 	{ERR_UNAUTHENTICATED, "unauthenticated", "say HELLO first"},
 	{ERR_FORBIDDEN, "forbidden", "this principal may not do that"},
 	{ERR_KEY_REVOKED, "key_revoked", "the key was revoked"},
+	{ERR_ROUTING_ID, "routing_id", "connect without a routing id of your own"},
 	{ERR_BAD_ARG, "bad_arg", "an argument is missing or of the wrong kind"},
 	{ERR_OUT_OF_RANGE, "out_of_range", "an argument is outside its range"},
 	{ERR_IDEM_MISMATCH, "idem_mismatch", "the idempotency key was used with another body"},

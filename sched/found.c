@@ -60,5 +60,5 @@ void on_found(struct step *p)
 		page_found(p, session, cursor_at(s, session, unit), g);
 	x->history += tokens;
 	x->resident = x->known = x->history;
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }

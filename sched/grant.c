@@ -179,7 +179,7 @@ static int grant_decide(struct step *p, uint32_t session, struct effect *told)
 	told->as.residency.bytes = window_bytes(s, x->granted);
 	told->as.residency.lease_us = x->lease_until_us ? x->lease_until_us - s->now_us : 0;
 	told->as.residency.free_bytes = claim_slack(s) * s->unit_bytes;
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 	return offer.err;
 }
 
@@ -212,7 +212,7 @@ void retain_expire(struct step *p, uint32_t session)
 	retain_release(p->s, session);
 	x->expired = 1;
 	/* It rests since before its lease ran out, so it gives way before those that came later. */
-	retain_settle(p->s, session, 1);
+	rest_settle(p->s, session, 1);
 	struct effect *told = effect_of_session(p, EFFECT_RESIDENCY, session);
 	told->as.residency.kind = RESIDENCY_BEST_EFFORT;
 	told->as.residency.blocker = SCHED_NONE;

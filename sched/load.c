@@ -215,6 +215,7 @@ static uint32_t turn_load(struct step *p, uint32_t turn)
 			break;
 		shared += !here && page_at(s, 0, cursor_page(s, &at, 0))->owners > 1;
 		t->arriving += pages_move(p, t->session, at.unit, PLACE_DEVICE);
+		t->loaded_step = s->step;
 		if (here) {
 			t->strays--;
 			continue;
@@ -240,14 +241,13 @@ int load_issue(struct step *p)
 	for (uint32_t turn = s->running.first, next; turn != SCHED_NONE; turn = next) {
 		next = turn_at(s, turn)->link.next;
 		/* A table is walked when there is something to see, not for each copy of a long context. */
-		struct turn *t = turn_at(s, turn);
+		const struct turn *t = turn_at(s, turn);
 		int look = p->look || t->admitted_step == s->step ||
 			(t->missing + t->strays == 0 && t->arriving == 0);
 		if (!t->loading || (look && !turn_look(p, turn)))
 			continue;
 		if (t->missing + t->strays && t->loaded_step != s->step)
 			shared += turn_load(p, turn);
-		t->loaded_step = s->step;
 	}
 	/* What one of them loads the others need not claim. */
 	for (uint32_t turn = s->running.first; shared && turn != SCHED_NONE; turn = turn_at(s, turn)->link.next)

@@ -236,6 +236,8 @@ void sole_count(struct sched *s, uint32_t group, const struct page *page, int si
 	CHECK(page->owners == 1);
 	if (group == 0)
 		x->at[page->place] += (uint32_t)sign;
+	if (group == 0 && page->place == PLACE_DEVICE && sign > 0 && x->edge <= page->unit)
+		x->edge = page->unit + 1;
 	if (page->place == PLACE_DEVICE && !page->moving)
 		x->here_bytes += sign > 0 ? bytes : -bytes;
 }
@@ -259,7 +261,6 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 	CHECK(units <= pages_free_units(s));
 	table_grow(s, x, first + units);
 	x->sole += units;
-	x->edge = x->units;
 	s->counts.pages_assigned += (uint64_t)units * s->limits.group_count;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor at = cursor_at(s, session, first);
@@ -290,17 +291,18 @@ void pages_assign(struct step *p, uint32_t session, uint32_t units)
 void pages_share(struct step *p, uint32_t from, uint32_t to, uint32_t units)
 {
 	struct sched *s = p->s;
-	struct session *x = session_at(s, to);
+	struct session *x = session_at(s, to), *holder = session_at(s, from);
 	uint32_t first = x->units;
 	CHECK(x->sole == 0); /* so owners of a unit stay among those of the unit before it */
 	CHECK(units - first <= s->share_max - s->share_extra);
 	table_grow(s, x, units);
-	x->edge = x->units;
+	x->edge = units;
+	holder->edge = holder->edge > units ? holder->edge : units;
 	s->share_extra += units - first;
 	for (uint32_t g = 0; g < s->limits.group_count; g++) {
 		struct cursor source = cursor_at(s, from, first), at = cursor_at(s, to, first);
 		if (first == 0)
-			x->low[g] = units ? session_at(s, from)->low[g] : 0;
+			x->low[g] = units ? holder->low[g] : 0;
 		for (uint32_t i = first; i < units; i++, cursor_next(s, &source), cursor_next(s, &at)) {
 			uint32_t index = cursor_page(s, &source, g);
 			*cursor_entry(s, &at, g) = index;
@@ -399,10 +401,8 @@ static void page_leave(struct step *p, const struct run *run)
 	}
 	if (page->owners == 1) {
 		sole_count(s, run->group, page, 1);
-		if (lead) {
+		if (lead)
 			session_at(s, page->owner_xor)->sole++;
-			session_at(s, page->owner_xor)->edge = session_at(s, page->owner_xor)->units;
-		}
 	}
 	ledger_move(s, account_of[page->place], before, column_of(s, page),
 		    s->limits.group[run->group].page_bytes);

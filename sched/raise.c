@@ -74,11 +74,10 @@ static void session_raise(struct step *p, uint32_t session, uint32_t *left, uint
 		p->look |= page->owners > 1; /* a turn that loads need not load this one */
 		(void)pages_move(p, session, at.unit, PLACE_DEVICE);
 		s->counts.pages_raised += s->limits.group_count;
-		x->edge = at.unit + 1 > x->edge ? at.unit + 1 : x->edge;
 		(*left)--;
 	}
 	x->raise_from = at.unit;
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }
 
 void raise_ahead(struct step *p)

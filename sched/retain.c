@@ -36,132 +36,6 @@ void retain_init(struct sched *s)
 	pause_init(s);
 }
 
-/* Lists. */
-
-static void low_put(struct sched *s, uint32_t session, uint32_t place)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_push_last(s, &c->rest[place][x->age], (enum link_kind)(LINK_REST + place), session);
-	c->resting[place] |= (uint64_t)1 << x->age;
-	x->low_rest[place] = 1;
-}
-
-static void low_take(struct sched *s, uint32_t session, uint32_t place)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_take(s, &c->rest[place][x->age], (enum link_kind)(LINK_REST + place), session);
-	if (c->rest[place][x->age].count == 0)
-		c->resting[place] &= ~((uint64_t)1 << x->age);
-	x->low_rest[place] = 0;
-}
-
-static void rest_put(struct sched *s, uint32_t session, enum rest wanted, int oldest)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	struct chain *chain = wanted == REST_SOLE ? &c->rest[PLACE_DEVICE][x->age] : &s->shared_rest;
-	if (oldest)
-		chain_push_first(s, chain, LINK_REST, session);
-	else
-		chain_push_last(s, chain, LINK_REST, session);
-	if (wanted == REST_SOLE) {
-		c->resting[PLACE_DEVICE] |= (uint64_t)1 << x->age;
-		x->rest_units = x->at[PLACE_DEVICE];
-		c->units[x->age] += x->rest_units;
-	}
-	x->at_rest = wanted;
-	s->resting++;
-}
-
-static void rest_take(struct sched *s, uint32_t session)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	if (x->at_rest == REST_SOLE) {
-		chain_take(s, &c->rest[PLACE_DEVICE][x->age], LINK_REST, session);
-		c->units[x->age] -= x->rest_units;
-		if (c->rest[PLACE_DEVICE][x->age].count == 0)
-			c->resting[PLACE_DEVICE] &= ~((uint64_t)1 << x->age);
-	} else {
-		CHECK(x->at_rest == REST_SHARED);
-		chain_take(s, &s->shared_rest, LINK_REST, session);
-	}
-	x->at_rest = REST_NOTHING;
-	s->resting--;
-}
-
-/* Puts the session into the lists of those who have something to give, or takes it out (I9). What it
-   owns alone, and where, may change while it rests, by what others do: that is seen when it is its
-   turn. */
-void retain_settle(struct sched *s, uint32_t session, int oldest)
-{
-	struct session *x = session_at(s, session);
-	enum rest wanted = x->at[PLACE_DEVICE] ? REST_SOLE : REST_SHARED;
-	int rests = x->state == SESSION_IDLE && x->pausing;
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++) {
-		int low = rests && x->at[place] > 0;
-		if (low && !x->low_rest[place])
-			low_put(s, session, place);
-		else if (!low && x->low_rest[place])
-			low_take(s, session, place);
-	}
-	if (!rests || x->units <= x->floor)
-		wanted = REST_NOTHING;
-	if (wanted == REST_SOLE && x->at_rest == REST_SOLE) {
-		class_at(s, x->class)->units[x->age] += (uint64_t)x->at[PLACE_DEVICE] - x->rest_units;
-		x->rest_units = x->at[PLACE_DEVICE];
-	}
-	if (wanted == (enum rest)x->at_rest && !oldest)
-		return;
-	if (x->at_rest != REST_NOTHING)
-		rest_take(s, session);
-	if (wanted != REST_NOTHING)
-		rest_put(s, session, wanted, oldest);
-}
-
-static void pause_put(struct sched *s, uint32_t session)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_push_last(s, &c->pause[x->age], LINK_PAUSE, session);
-	c->pausing |= (uint64_t)1 << x->age;
-	x->pausing = 1;
-}
-
-static void pause_take(struct sched *s, uint32_t session)
-{
-	struct session *x = session_at(s, session);
-	struct pause_class *c = class_at(s, x->class);
-	chain_take(s, &c->pause[x->age], LINK_PAUSE, session);
-	if (c->pause[x->age].count == 0)
-		c->pausing &= ~((uint64_t)1 << x->age);
-	x->pausing = 0;
-}
-
-/* Moves the session to the list of the class and age that are its own now. */
-static void pause_move(struct sched *s, uint32_t session, uint32_t class, uint32_t age)
-{
-	struct session *x = session_at(s, session);
-	enum rest rest = (enum rest)x->at_rest;
-	uint32_t low[PLACE_COUNT] = {0, x->low_rest[PLACE_HOST], x->low_rest[PLACE_DISK]};
-	if (rest != REST_NOTHING)
-		rest_take(s, session);
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
-		if (low[place])
-			low_take(s, session, place);
-	pause_take(s, session);
-	x->class = class;
-	x->age = age;
-	pause_put(s, session);
-	for (uint32_t place = PLACE_HOST; place < PLACE_COUNT; place++)
-		if (low[place])
-			low_put(s, session, place);
-	if (rest != REST_NOTHING)
-		rest_put(s, session, rest, 0);
-}
-
 void retain_begin(struct sched *s, uint32_t session)
 {
 	struct session *x = session_at(s, session);
@@ -170,7 +44,6 @@ void retain_begin(struct sched *s, uint32_t session)
 	x->seen_us = x->idle_since_us = s->now_us;
 	x->returns_us = x->tool_key = 0;
 	x->parked = x->raise_from = 0;
-	x->edge = x->units; /* a turn that ends may have loaded some */
 	x->age = 0;
 	x->class = pause_class(s, x);
 	pause_put(s, session);
@@ -310,7 +183,7 @@ static void low_drop(struct step *p, uint32_t session, enum place place)
 		unit--;
 	if (x->at[place] > 0 && unit > x->floor)
 		session_cut(p, session, unit - 1, LOST_PRESSURE);
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 	if (x->low_rest[place] && unit <= x->floor)
 		low_take(s, session, place); /* it was granted since: not to be asked again */
 }
@@ -376,15 +249,15 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 	struct sched *s = p->s;
 	struct session *x = session_at(s, session);
 	const struct pause_class *c = class_at(s, x->class);
-	/* Those that it owns alone are the last ones; none of them may be here. */
-	uint32_t unit = !shared ? x->edge : x->at[PLACE_DEVICE] ? x->units : x->units - x->sole;
-	uint32_t cut = x->units, gained = 0;
-	for (; unit > x->floor && gained < wanted; unit--) {
+	/* Those that it owns alone are the last ones. */
+	uint32_t others = x->units - x->sole, low = shared || others < x->floor ? x->floor : others;
+	uint32_t unit = x->edge, cut = x->units, gained = 0;
+	for (; unit > low && gained < wanted; unit--) {
 		struct cursor at = cursor_at(s, session, unit - 1);
 		const struct page *page = page_at(s, 0, cursor_page(s, &at, 0));
 		if (page->place != PLACE_DEVICE)
 			continue;
-		if (page->owners > 1 && (!shared || !page_yields(page)))
+		if (!page_yields(page))
 			break;
 		enum place to = cut < x->units || unit_moves(s, &at) ? PLACE_TOKENS
 								    : place_below(p, session, &at, worth(s, c, session));
@@ -397,8 +270,7 @@ static uint32_t session_give(struct step *p, uint32_t session, uint32_t wanted, 
 		cut = unit - 1;
 		gained += page->owners == 1;
 	}
-	if (!shared)
-		x->edge = unit;
+	x->edge = unit > others ? unit : others;
 	if (cut < x->units)
 		session_cut(p, session, cut, x->expired ? LOST_LEASE : LOST_PRESSURE);
 	return gained;
@@ -447,7 +319,7 @@ static void reclaim_sole(struct step *p, const struct wanted *wanted)
 			break;
 		uint32_t given = session_at(s, session)->at[PLACE_DEVICE]
 			? session_give(p, session, units, 0) : 0;
-		retain_settle(s, session, 0); /* a list for shares, if that is all it has */
+		rest_settle(s, session, 0); /* a list for shares, if that is all it has */
 		if (given == 0 && session_at(s, session)->at_rest == REST_SOLE) {
 			rest_take(s, session); /* what it has here is granted */
 			rest_put(s, session, REST_SHARED, 0);
@@ -465,10 +337,37 @@ static void window_give(struct step *p, uint32_t session, const struct wanted *w
 		session_cut(p, session, 0, x->expired ? LOST_LEASE : LOST_PRESSURE);
 }
 
+/* What sessions at rest share among themselves. One that has nothing to give now goes to the recent end, so
+   that the next call does not meet it again first. */
+static void reclaim_shared(struct step *p, const struct wanted *wanted)
+{
+	struct sched *s = p->s;
+	uint64_t waiting = 0;
+	uint32_t units;
+	if (lacking(s, wanted) == 0)
+		return;
+	/* What is left belongs to sessions that wait, alone? Then there is no need to look through all. */
+	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
+		const struct session *x = session_at(s, turn_at(s, turn)->session);
+		if (x->state == SESSION_WAITING && x->at[PLACE_DEVICE] > x->floor)
+			waiting += x->at[PLACE_DEVICE] - x->floor;
+	}
+	if (!s->windowed && s->yielding_units <= waiting)
+		return;
+	/* To make room below, others may lose what they have, and leave the list. */
+	for (uint32_t visits = s->shared_rest.count;
+	     visits > 0 && s->shared_rest.count && (units = lacking(s, wanted)) > 0; visits--) {
+		uint32_t session = s->shared_rest.first;
+		(void)session_give(p, session, units, 1);
+		window_give(p, session, wanted);
+		rest_take(s, session);
+		rest_settle(s, session, 0);
+	}
+}
+
 /* Makes what is wanted free or doomed. In this order: what idle sessions own alone, least worth
    first; what they share among themselves; what sessions with a waiting turn hold, the last in the
-   queue first. A session that has nothing to give now goes to the recent end, so that the next call
-   does not meet it again first. */
+   queue first. */
 void retain_reclaim(struct step *p, const struct wanted *wanted)
 {
 	struct sched *s = p->s;
@@ -479,17 +378,9 @@ void retain_reclaim(struct step *p, const struct wanted *wanted)
 	     class++)
 		moves -= class_age(s, class, moves);
 	reclaim_sole(p, wanted);
-	uint32_t units;
-	/* To make room below, others may lose what they have, and leave the list. */
-	for (uint32_t visits = s->shared_rest.count;
-	     visits > 0 && s->shared_rest.count && (units = lacking(s, wanted)) > 0; visits--) {
-		uint32_t session = s->shared_rest.first;
-		(void)session_give(p, session, units, 1);
-		window_give(p, session, wanted);
-		rest_take(s, session);
-		retain_settle(s, session, 0);
-	}
+	reclaim_shared(p, wanted);
 	reclaim_sole(p, wanted);
+	uint32_t units;
 	for (uint32_t turn = s->queue.last; turn != SCHED_NONE && (units = lacking(s, wanted)) > 0;
 	     turn = turn_at(s, turn)->link.prev) {
 		uint32_t session = turn_at(s, turn)->session;
@@ -507,7 +398,7 @@ static void session_give_all(struct step *p, uint32_t session, enum lost_why why
 	const struct session *x = session_at(p->s, session);
 	if (x->units > x->floor)
 		session_cut(p, session, x->floor, why);
-	retain_settle(p->s, session, 0);
+	rest_settle(p->s, session, 0);
 }
 
 /* Moves the session's units that are on higher places to a lower one, from the end of its table, as far
@@ -526,7 +417,7 @@ static void session_lower(struct step *p, uint32_t session, enum place to, uint3
 			continue;
 		(void)pages_move(p, session, unit - 1, to);
 	}
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }
 
 /* The session's turn is over: its pause begins. */
@@ -538,7 +429,7 @@ void retain_pause(struct step *p, uint32_t session)
 		session_give_all(p, session, LOST_POLICY);
 	if (s->limits.policy == POLICY_SWAP)
 		session_lower(p, session, PLACE_HOST, session_at(s, session)->floor);
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 }
 
 /* Ahead of need: some pages of the device are kept free, by moves of what is worth least, so that who
@@ -561,7 +452,7 @@ static void lower_ahead(struct step *p)
 		if (session == SCHED_NONE || !place_is(s, session, to))
 			return; /* ahead of need nothing is dropped */
 		uint32_t given = session_give(p, session, 1, 0);
-		retain_settle(s, session, 0);
+		rest_settle(s, session, 0);
 		if (given == 0)
 			return;
 		left--;
@@ -596,7 +487,7 @@ static void disk_ahead(struct step *p)
 			return;
 		if (unit > x->units - x->sole)
 			(void)pages_move(p, session, unit - 1, PLACE_DISK);
-		retain_settle(s, session, 0);
+		rest_settle(s, session, 0);
 		if (unit == x->units - x->sole)
 			return;
 	}
@@ -640,6 +531,6 @@ void on_park(struct step *p)
 	}
 	pages_drop(p, session, 0, LOST_PARK);
 	session_at(s, session)->resident = 0;
-	retain_settle(s, session, 0);
+	rest_settle(s, session, 0);
 	effect_lost(p, session, before, LOST_PARK, PLACE_TOKENS);
 }

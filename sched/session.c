@@ -189,7 +189,7 @@ void on_rollback(struct step *p)
 		return;
 	}
 	session_history_cut(p, p->event->session, tokens);
-	retain_settle(p->s, p->event->session, 0);
+	rest_settle(p->s, p->event->session, 0);
 }
 
 void on_hint(struct step *p)

@@ -111,7 +111,7 @@ struct session {
 	uint32_t units, sole;     /* units in the table; those with no other owner: the last ones */
 	uint32_t at[PLACE_COUNT]; /* of the sole ones, those on each place */
 	uint64_t here_bytes;      /* of sole pages on the device that do not move */
-	uint32_t edge;            /* at[DEVICE] and shared units all lie before: a hint, see retain.c */
+	uint32_t edge;            /* at[DEVICE] and shared units all lie before */
 	uint32_t parked;          /* 1: moved down on demand, in this pause */
 	uint32_t raise_from;      /* units before were looked at: see raise.c */
 	uint32_t floor;           /* units from here on are yielded to those who need pages */
@@ -155,7 +155,7 @@ struct turn {
 	uint32_t answer_why;
 	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
 	uint32_t prefix_units; /* that were found by keys when it last asked */
-	uint32_t prefix_next;  /* the unit that it waits for */
+	uint32_t prefix_next;  /* the last unit that it has waited for */
 	uint64_t prefix_until_us; /* how long it does at most; 0: it has not, or no rate is known */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
@@ -413,13 +413,21 @@ uint32_t pause_class(struct sched *s, const struct session *x);
 void pause_renew(struct sched *s, uint32_t class);
 void pause_count(struct sched *s, uint32_t session, int returned);
 
+/* rest.c: the lists of sessions at rest, by class and age of their pause. */
+void rest_put(struct sched *s, uint32_t session, enum rest wanted, int oldest);
+void rest_take(struct sched *s, uint32_t session);
+void rest_settle(struct sched *s, uint32_t session, int oldest);
+void low_take(struct sched *s, uint32_t session, uint32_t place);
+void pause_put(struct sched *s, uint32_t session);
+void pause_take(struct sched *s, uint32_t session);
+void pause_move(struct sched *s, uint32_t session, uint32_t class, uint32_t age);
+
 /* retain.c: what stays between turns beyond that, and who gives way. */
 void retain_init(struct sched *s);
 void retain_begin(struct sched *s, uint32_t session);  /* a pause begins */
 void retain_pause(struct step *p, uint32_t session);   /* its turn is over: likewise */
 void retain_return(struct sched *s, uint32_t session); /* its next one is there, or it is closed */
 void retain_class_set(struct sched *s, uint32_t session);
-void retain_settle(struct sched *s, uint32_t session, int oldest);
 /* What must be free or coming: units, and pages of each group with a window. */
 struct wanted {
 	uint64_t units, pages[SCHED_GROUP_MAX];

@@ -129,7 +129,7 @@ static void turn_take_over(struct step *p, uint32_t turn)
 	session_resident_cut(p, t->session, t->prompt - 1);
 	/* What was sampled since the last turn has its keys only now. */
 	prefix_enter(s, turn, 0, x->resident / s->limits.page_tokens);
-	retain_settle(s, t->session, 0);
+	rest_settle(s, t->session, 0);
 }
 
 void turn_end(struct step *p, uint32_t turn, enum end end, int err)

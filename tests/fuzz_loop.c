@@ -40,7 +40,7 @@ static const char *home;
 static uint32_t peer_of(uint32_t client)
 {
 	struct daemon *d = &daemon_;
-	const uint8_t id[2] = {'p', (uint8_t)client};
+	const uint8_t id[5] = {0, 'p', (uint8_t)client};
 	places_look();
 	const uint32_t peer = peer_find(d, 0, id, sizeof id, client % PRINCIPALS);
 	places_look();
@@ -250,7 +250,7 @@ static void loop_once(void)
 /* Somebody comes for whom another has to give up his place. */
 static void stranger(void)
 {
-	const uint8_t id[2] = {'s', (uint8_t)draw(200)};
+	const uint8_t id[5] = {0, 's', (uint8_t)draw(200)};
 	const struct wire_header h = {.type = WIRE_HELLO};
 	const struct wire_hello m = {.client = {"x", 1}};
 	struct wire_writer w = writer();
@@ -373,7 +373,7 @@ static int life_next(void)
 			? call_of_op(d, c->client % PRINCIPALS, &c->op) : NONE;
 		/* Who reads it now: one that was fenced may not know it yet. */
 		if (at == NONE || d->calls[at].state != CALL_RUNNING || d->calls[at].peer == NONE ||
-		    d->peers[d->calls[at].peer].id[1] != c->client || d->calls[at].channel != c->channel)
+		    d->peers[d->calls[at].peer].id[2] != c->client || d->calls[at].channel != c->channel)
 			continue;
 		runs[count].op = c->op;
 		runs[count].client = c->client;

@@ -156,8 +156,8 @@ static void reject(struct owed_call *c, uint32_t client, const struct wire_heade
 int world_sink(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body, size_t length,
 	       const void *blob, size_t blob_length)
 {
-	const uint32_t client = d->peers[peer].id[1], principal = client % PRINCIPALS;
-	if (d->peers[peer].id[0] != 'p')
+	const uint32_t client = d->peers[peer].id[2], principal = client % PRINCIPALS;
+	if (d->peers[peer].id[1] != 'p')
 		return 0; /* a stranger's */
 	if (world.lost[client]) {
 		world.lost[client] = false;
@@ -202,8 +202,8 @@ void places_look(void)
 {
 	bool here[CLIENTS] = {false};
 	for (uint32_t i = 0; i < daemon_.options.peers; i++)
-		if (daemon_.peers[i].used && daemon_.peers[i].id[0] == 'p')
-			here[daemon_.peers[i].id[1]] = true;
+		if (daemon_.peers[i].used && daemon_.peers[i].id[1] == 'p')
+			here[daemon_.peers[i].id[2]] = true;
 	for (uint32_t i = 0; i < CLIENTS; i++) {
 		const bool reads = !world.refused[i];
 		if (world.here[i] && !here[i] && client_gone(i) && reads)

@@ -118,13 +118,18 @@ def guessed_ids(wire):
 
 
 def the_same_id_twice(wire):
-    """H4: who takes another's id gets nothing of the other's, also when the other has gone."""
-    first, second = Raw(identity=b"same"), None
+    """H4: who takes another's id gets nothing of the other's, also when the other has gone. One that is not of the library's
+    kind is refused: there would be no telling whom it is by then."""
+    for identity in (b"same", b"\0two", b"\0" + b"longer"):
+        own = Raw(identity=identity)
+        assert own.hello() == REJECT, identity
+        own.close()
+    first, second = Raw(identity=b"\0same"), None
     assert first.hello() == WELCOME
     session = wire.open()
     first.message(CALL, 1, {"m": "session.turn", "sess": session, "window": 9, "detach_ms": 500,
                             "a": {"tokens": True, "max_tokens": 3}})
-    second = Raw(identity=b"same")
+    second = Raw(identity=b"\0same")
     second.s.settimeout(1)
     first.close()
     time.sleep(0.3)
@@ -135,7 +140,7 @@ def the_same_id_twice(wire):
     # The same user's at most: another principal on the id is a new peer without rights.
     assert not got or got[0][3] == REJECT, got
     second.close()
-    third = Raw(identity=b"same")
+    third = Raw(identity=b"\0same")
     assert third.hello() == WELCOME
     third.close()
     wire.ok("session.close", sess=session)

@@ -8,8 +8,8 @@ import signal
 import time
 
 import ar1
-from ar1 import CALL, DATA, END, RESUME, Refused, Reply, Tap, Wire, pack
-from daemon_rig import begin, kill, left_clean, unsanitary, words
+from ar1 import DATA, END, Refused, Tap, Wire, pack
+from daemon_rig import ask, begin, kill, left_clean, more_of_it, resume, unsanitary, words
 
 tap = Tap()
 RANDOM = random.Random(11)
@@ -21,10 +21,6 @@ def start(home=None, *options):
     return begin(home, *OPTIONS, *options)
 
 
-def ask(ids, **more):
-    return {"tokens": True, "logprobs": 1, "ignore_end": True, "max_tokens": 20, **more}, pack(ids)
-
-
 def right_tokens(turns):
     """What a daemon that lives says to the same turns."""
     daemon = start()
@@ -33,12 +29,6 @@ def right_tokens(turns):
     replies = [wire.turn(session, ids, ignore_end=True, **more) for ids, more in turns]
     left_clean(daemon)
     return replies
-
-
-def resume(wire, op, after, window=1 << 20):
-    wire.channel += 1
-    wire.send(RESUME, wire.channel, {"op": op, "after_seq": after, "window": window})
-    return wire.channel
 
 
 def goes_on():
@@ -140,28 +130,6 @@ def streams():
     left_clean(start(home))
 
 
-def more_of_it(wire, channel, reply, tokens):
-    """Continues a Reply: the next message must have the next number."""
-    had = len(reply.ids)
-    while True:
-        type, at, seq, body, blob = wire.receive(60)
-        if at != channel or type in (ar1.NOTE, ar1.ACCEPTED):
-            continue
-        assert type != ar1.REJECT, body
-        reply.seq += 1
-        assert seq == reply.seq, f"gap in seq: {seq} after {reply.seq - 1}"
-        if type == END:
-            reply.end = body
-            return
-        off, count, text, logprobs = body
-        reply.ids += ar1.struct.unpack(f"<{count}I", blob)
-        reply.text += text or ""
-        reply.logprobs += [ar1.struct.pack("<f", x["p"]) for x in logprobs or []]
-        assert off == len(reply.text.encode()), "off is the byte offset after the message"
-        if tokens and len(reply.ids) - had >= tokens:
-            return
-
-
 def keys():
     """A call with a key is done once, whatever happens, and answered the same."""
     daemon = start()
@@ -253,6 +221,71 @@ def same_pieces():
     assert rest == {seq: piece for seq, piece in whole.items() if seq > last}, (rest, whole)
     assert whole[max(whole)][0] == END and sum(len(piece[2] or b"") for piece in whole.values()) == 60 * 4
     left_clean(daemon)
+
+
+def cancelled_before_it_is_again():
+    """Killed, and cancelled when some of what was sent is computed again but not all: END comes at once, behind what can be
+    sent as it was; it does not wait for what cannot come, and nobody is called slow."""
+    a, blob = ask(words(20), max_tokens=900)
+    daemon = start(None, "--stream-bytes", "1600")
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    wire.begin("session.turn", a, blob, sess=session, window=9, detach_ms=600000)
+    op = wire.expect(ar1.ACCEPTED)[3]["op"]
+    pauses(daemon)
+    wire.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 20})  # as large pieces as there can be
+    seen, counts = {}, []
+    while sum(counts) < 500:
+        type, at, seq, body, data = wire.expect(DATA)
+        seen[seq] = (type, body[0], data)
+        counts.append(len(data) // 4)
+    kill(daemon)
+    daemon = start(daemon.home, "--stream-bytes", "1024", "--stall-ms", "3000")
+    again = pauses(daemon)
+    ends = [sum(counts[:n]) for n in range(len(counts) + 1)]
+    assert again < ends[-1] and again not in ends, (again, ends)
+    wire = Wire(daemon.endpoint)
+    wire.send(ar1.CANCEL, 0, {"op": op})
+    while wire.ok("health")["r"]["turns_running"]:
+        time.sleep(0.01)
+    end = cancelled(daemon, op, 0, seen)
+    assert end["usage"]["sampled"] == again
+    assert cancelled(daemon, op, 1, seen) == cancelled(daemon, op, max(seen), seen) == end
+    kill(daemon)
+    daemon = start(daemon.home)
+    assert cancelled(daemon, op, 0, seen) == end, "on the disk it is another"
+    wire = Wire(daemon.endpoint)
+    assert wire.turn(session, words(3), max_tokens=5, ignore_end=True).usage["prompt"] == end["usage"]["history"] + 3
+    left_clean(daemon)
+
+
+def pauses(daemon):
+    """How many tokens are sampled when its one turn goes no further."""
+    before, wire = -1, Wire(daemon.endpoint)
+    while True:
+        now = wire.ok("health")["r"]["tokens_sampled"]
+        if now and now == before:
+            wire.close()
+            return now
+        before = now
+        time.sleep(0.3 * min(ar1.SLOW, 4))
+
+
+def cancelled(daemon, op, after, seen):
+    """What a RESUME brings of the cancelled turn: what was seen, as it was, up to where it can; then END, at once."""
+    wire, began = Wire(daemon.endpoint), time.time()
+    channel = resume(wire, op, after)
+    assert wire.expect(ar1.ACCEPTED)[1] == channel
+    while True:
+        after += 1
+        type, at, seq, body, blob = wire.receive()
+        assert at == channel and seq == after, (at, seq, after)
+        if type == END:
+            break
+        assert (type, body[0], blob) == seen[seq], seq
+    assert body["status"] == "cancelled" and "err" not in body and time.time() - began < 2 * ar1.SLOW, body
+    wire.close()
+    return body
 
 
 def tool_result():
@@ -427,6 +460,7 @@ tap.run("a key is answered again, the same", keys)
 tap.run("a stream goes on without gap or repeat", streams)
 tap.run("a turn that somebody attached to is there after a kill", taken_over)
 tap.run("what is cut after the end is cut the same for all", same_pieces)
+tap.run("cancelled before it is computed again as far as it was sent: END comes at once", cancelled_before_it_is_again)
 tap.run("the process ends at named points", points)
 tap.run("kills at random moments", many)
 tap.run("another precision plan is said", other_plan)

@@ -279,6 +279,47 @@ static void waits_for_nothing_lost(void)
 	rig_close(&r);
 }
 
+/* But once for each unit: who computes it again, since the first one's is gone, brings no more time. */
+static void waits_once_for_a_unit(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	rig_open(&r, &l);
+	struct event rates = rig_event(&r, EVENT_RATES);
+	rates.as.rates.prefill_ns_token = 10000;
+	rig_send(&r, &rates);
+	uint32_t slow = rig_session(&r), first = rig_session(&r), b = rig_session(&r);
+	(void)turn_keyed(&r, slow, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
+	struct rig_batch batch = rig_batch(&r);
+	(void)turn_keyed(&r, first, (struct rig_turn){0, 100, 1, 1, 0, 0}, 1, 4);
+	rig_time(&r, 2000); /* it has waited long enough, and passes the other */
+	for (int i = 0; i < 2; i++) {
+		REQUIRE(batch.entries[0].session == slow);
+		batch.results[0].computed = 0;
+		batch = rig_done(&r, &batch);
+	}
+	EXPECT_EQ(rig_view(&r, first).resident, 32);
+	(void)turn_keyed(&r, b, (struct rig_turn){0, 110, 1, 1, 0, 0}, 1, 4);
+	EXPECT_EQ(rig_effect(&r, EFFECT_WAIT, 0)->as.wait.blocker, first);
+	/* Its pages turn out to be bad. */
+	struct page_ref ref;
+	EXPECT_EQ(sched_page_table(r.s, first, 0, 0, 1, &ref), 1);
+	REQUIRE(batch.count == 2 && batch.entries[0].session == slow);
+	batch.results[0].computed = 0;
+	batch.results[1] = (struct batch_result){.turn = batch.entries[1].turn, .end = END_INTEGRITY,
+						 .page = ref.page};
+	batch = rig_done(&r, &batch);
+	EXPECT_EQ(rig_view(&r, first).resident, 0);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	(void)rig_done(&r, &batch);
+	EXPECT_EQ(rig_view(&r, slow).resident, 32);
+	rig_time(&r, 2000 + 2200 - 1);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	rig_time(&r, 2000 + 2200);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
 /* Not for one that is further behind than the turn itself: it would have to catch up first. */
 static void waits_for_none_behind(void)
 {
@@ -498,6 +539,7 @@ int main(void)
 	TAP_RUN(waits_no_longer, "it waits no longer than it would take, nor for one that is gone");
 	TAP_RUN(waits_no_longer_once_known, "nor when the rates are known only later");
 	TAP_RUN(waits_longer_for_progress, "longer if the other goes on slowly");
+	TAP_RUN(waits_once_for_a_unit, "once for each unit");
 	TAP_RUN(waits_for_whom, "for whom it waits");
 	TAP_RUN(waits_for_nothing_lost, "it does not wait for what is computed and not found");
 	TAP_RUN(waits_for_none_behind, "it does not wait for one that is behind");

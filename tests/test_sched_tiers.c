@@ -145,6 +145,48 @@ static void failed_copies(void)
 	rig_close(&r);
 }
 
+/* One that could begin no copy, for want of pages, begins in the same step if a younger one gives some up:
+   nothing else need come that would ask it again. */
+static void loads_what_another_lost(void)
+{
+	struct rig r = open_tiers(8, 16, 0, POLICY_LRU);
+	uint32_t a = rig_session(&r), b = rig_session(&r), other = rig_session(&r);
+	for (int i = 0; i < 2; i++) {
+		(void)whole(&r, i ? b : a, 60, 2);
+		rig_park(&r, i ? b : a, PLACE_HOST);
+		(void)note(&r);
+		while (copy_count)
+			(void)copy_done(&r, 0);
+	}
+	(void)whole(&r, other, 60, 2);
+	uint32_t gone = rig_turn(&r, b, (struct rig_turn){61, 3, 1, 1, 0, 0});
+	(void)note(&r);
+	REQUIRE(copy_count == 4); /* up, into the last free pages */
+	rig_cancel(&r, gone, END_CANCEL);
+	(void)rig_turn(&r, a, (struct rig_turn){61, 3, 1, 1, 0, 0});
+	(void)note(&r);
+	REQUIRE(copy_count == 8); /* four of the other go down, for a */
+	(void)rig_turn(&r, b, (struct rig_turn){61, 3, 1, 1, 0, 0});
+	EXPECT_EQ(rig_count(&r, EFFECT_ADMITTED), 1);
+	(void)note(&r);
+	(void)copy_done(&r, 0);
+	EXPECT_EQ(rig_count(&r, EFFECT_COPY), 0);
+	struct rig_batch batch = copy_done(&r, ERR_IO); /* b's second page, and what stands behind it */
+	EXPECT_EQ(rig_count(&r, EFFECT_COPY), 1);
+	EXPECT(rig_effect(&r, EFFECT_COPY, 0) && rig_effect(&r, EFFECT_COPY, 0)->session == a);
+	for (int bound = 0; bound < 100 && (batch.count || copy_count); bound++) {
+		if (batch.count) {
+			(void)rig_done(&r, &batch);
+			batch = note(&r);
+		} else {
+			batch = copy_done(&r, 0);
+		}
+	}
+	EXPECT_EQ(rig_view(&r, a).resident, 64);
+	EXPECT_EQ(rig_view(&r, b).resident, 64);
+	rig_close(&r);
+}
+
 /* What is worth least leaves the host for the disk, or for good when there is none. */
 static void lower_places_fill(void)
 {
@@ -354,6 +396,7 @@ int main(void)
 	TAP_RUN(down_and_up, "pages go down instead of being lost, and come back");
 	TAP_RUN(no_row_before_the_copy, "no row before the last copy; the ledger shows what moves");
 	TAP_RUN(failed_copies, "a failed copy costs a computation, and is told");
+	TAP_RUN(loads_what_another_lost, "who had no page to load into has one that another gives up");
 	TAP_RUN(lower_places_fill, "host gives way to disk, and without one to nothing");
 	TAP_RUN(swap_moves_at_once, "swap moves whole contexts, first come first served");
 	TAP_RUN(shared_pages_go_down, "shared pages go down for all their owners");

@@ -161,16 +161,41 @@ def tenants_are_apart(wire):
     ann.ok("session.close", sess=session)
 
 
+def chosen_routing_ids(wire):
+    """What a client names itself, another can name itself too, and is then sent what is still on its way to the one who left.
+    So nothing begins under such a name, at any door."""
+    wanted = {"tokens": True, "max_tokens": 200, "ignore_end": True}
+    for endpoint, who in ((TCP, "ann"), (CONTROL, "ann"), (IPC, None), (wire_endpoint, None)):
+        for routing in (b"ann's own", b"a", b"\1abcd", b"\0abc", b"\0abcde", b"\0" + b"x" * 254):
+            own = Curve(endpoint, who, hello=False, routing=routing)
+            own.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
+            type, _, _, body, _ = own.receive()
+            assert type == REJECT and body["err"]["n"] == "routing_id" and body["err"]["c"] == 203, (routing, type, body)
+            channel = own.begin("session.open", {"template": "none"})
+            own.send(ar1.RESUME, channel + 1, {"op": bytes(16), "after_seq": 0, "window": 9})
+            own.send(PING, 0, {"t": 1})
+            refused = [own.receive() for _ in range(3)]
+            assert [r[0] for r in refused] == [REJECT] * 3 and {r[3]["err"]["n"] for r in refused} == {"routing_id"}, refused
+            assert not own.socket.poll(0)
+            own.close()
+    ann = Curve(TCP, "ann")
+    session = ann.open()
+    assert len(ann.call("session.turn", wanted, pack(words(9)), sess=session).ids) == 200
+    ann.ok("session.close", sess=session)
+    ann.close()
+    balanced(wire)
+
+
 def anothers_routing_id(wire):
-    """H4 with keys: a key does not bind the routing id. Who takes another's gets nothing of his, neither while he is there nor
-    when he has gone; the holder's stream is whole, and he goes on with it over a new connection."""
+    """H4 with keys: a key does not bind the routing id. Who takes another's, of the library's kind, gets nothing of his, neither
+    while he is there nor when he has gone; the holder's stream is whole, and he goes on with it over a new connection."""
     arguments, given = {"tokens": True, "max_tokens": 200, "ignore_end": True}, words(9)
-    ann = Curve(TCP, "ann", routing=b"ann's own")
+    ann = Curve(TCP, "ann", routing=b"\0own.")
     first, second = ann.open(), ann.open()
     whole = ann.call("session.turn", arguments, pack(given), sess=first)
     channel = ann.begin("session.turn", arguments, pack(given), sess=second, window=9, detach_ms=60000)
     op = await_message(ann, ACCEPTED, channel)["op"]
-    thief = Curve(TCP, "gate", hello=False, routing=b"ann's own")
+    thief = Curve(TCP, "gate", hello=False, routing=b"\0own.")
     assert thief.socket.poll(5000 * ar1.SLOW, zmq.POLLOUT), "its key is good"
     thief.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
     thief.send(CANCEL, 0, {"op": op})
@@ -184,7 +209,7 @@ def anothers_routing_id(wire):
     ann.close()
     deadline = time.time() + 10 * ar1.SLOW
     while True:  # until the library has let the id go, who claims it is not heard
-        thief = Curve(TCP, "gate", hello=False, routing=b"ann's own")
+        thief = Curve(TCP, "gate", hello=False, routing=b"\0own.")
         thief.send(HELLO, 0, {"client": "x", "minor": 0, "caps": []})
         if thief.socket.poll(300 * min(ar1.SLOW, 3)):
             break
@@ -391,6 +416,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("only keys and users that are allowed come in", only_keys_come_in),
     ("another user is not let in", other_users),
     ("tenants do not see or steer each other", tenants_are_apart),
+    ("a routing id that a client chose is refused, with all that it says", chosen_routing_ids),
     ("another's routing id gives nothing of his", anothers_routing_id),
     ("roles: gateways act for others, operators look", roles),
     ("limits of a tenant are its own", limits),

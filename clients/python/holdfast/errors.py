@@ -7,7 +7,7 @@ from typing import Any, Mapping, Optional
 NAMES = {
     100: "version", 101: "bad_frames", 102: "bad_type", 103: "bad_body", 104: "too_big",
     105: "unknown_field", 106: "limit",
-    200: "unauthenticated", 201: "forbidden", 202: "key_revoked",
+    200: "unauthenticated", 201: "forbidden", 202: "key_revoked", 203: "routing_id",
     300: "bad_arg", 301: "out_of_range", 302: "idem_mismatch", 303: "not_found", 304: "gone",
     400: "session_busy", 401: "turn_conflict", 402: "fenced", 403: "expired",
     404: "context_full",
