@@ -24,9 +24,9 @@ struct private {
 	void *vocabulary;
 };
 
-/* Reads `bytes` at `offset`, whole or not at all. */
-static int read_at(int fd, uint64_t offset, uint64_t bytes, uint8_t *to)
+int load_read(int fd, uint64_t offset, uint64_t bytes, void *out)
 {
+	uint8_t *to = out;
 	while (bytes > 0) {
 		size_t piece = bytes < 1 << 30 ? (size_t)bytes : 1 << 30;
 		ssize_t got = pread(fd, to, piece, (off_t)offset);
@@ -71,7 +71,7 @@ static int hash_tensors(const struct private *p, const struct tensor *tensor, ui
 		uint64_t n = t->bytes < sizeof sample ? t->bytes : sizeof sample;
 		const uint64_t at[3] = {0, (t->bytes - n) / 2, t->bytes - n};
 		for (unsigned k = 0; k < (t->bytes > sizeof sample ? 3 : 1); k++) {
-			TRY(read_at(file_of(p, t), t->offset + at[k], n, sample));
+			TRY(load_read(file_of(p, t), t->offset + at[k], n, sample));
 			crypto_generichash_update(state, sample, n);
 		}
 	}
@@ -256,5 +256,5 @@ int model_read(const struct model *model, const struct tensor *tensor, void *to)
 		memcpy(to, tensor->made, tensor->bytes);
 		return 0;
 	}
-	return read_at(file_of(private, tensor), tensor->offset, tensor->bytes, to);
+	return load_read(file_of(private, tensor), tensor->offset, tensor->bytes, to);
 }

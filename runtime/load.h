@@ -60,6 +60,10 @@ struct gguf {
 	char *name_text; /* the tensors' names with NULs */
 };
 
+/* Reads `bytes` at `offset`, whole or not at all: -ERR_BAD_FILE if the file ends before, -ERR_IO. */
+int load_read(int fd, uint64_t offset, uint64_t bytes, void *out);
+/* What an opening that failed with errno means: -ERR_PERMISSION, -ERR_NO_FILE, or -ERR_IO. */
+int load_open_code(int number);
 /* Says why, in printable ASCII, and returns the code. */
 int gguf_refuse(struct gguf *g, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));

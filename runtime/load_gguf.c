@@ -397,17 +397,34 @@ static int place_tensors(struct gguf *g)
 	return check_overlap(g);
 }
 
+int load_open_code(int number)
+{
+	switch (number) {
+	case EACCES:
+	case EPERM:
+		return -ERR_PERMISSION;
+	case ENOENT:
+	case ENOTDIR:
+	case ENAMETOOLONG:
+	case ELOOP:
+		return -ERR_NO_FILE;
+	default:
+		return -ERR_IO;
+	}
+}
+
 static int open_file(const char *path, struct gguf *g)
 {
 	struct stat st;
 	/* Without O_NONBLOCK the opening of a pipe would wait for its writer. */
 	g->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
 	if (g->fd < 0) {
-		if (errno == EACCES || errno == EPERM)
-			return gguf_refuse(g, -ERR_PERMISSION, "the file may not be read");
-		if (errno == ENOENT || errno == ENOTDIR || errno == ENAMETOOLONG || errno == ELOOP)
-			return gguf_refuse(g, -ERR_NO_FILE, "there is no such file");
-		return gguf_refuse(g, -ERR_IO, "opening failed: errno %d", errno);
+		const int number = errno, code = load_open_code(number);
+		if (code == -ERR_PERMISSION)
+			return gguf_refuse(g, code, "the file may not be read");
+		if (code == -ERR_NO_FILE)
+			return gguf_refuse(g, code, "there is no such file");
+		return gguf_refuse(g, code, "opening failed: errno %d", number);
 	}
 	if (fstat(g->fd, &st) != 0)
 		return gguf_refuse(g, -ERR_IO, "stat failed: errno %d", errno);

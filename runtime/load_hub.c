@@ -100,48 +100,63 @@ void hub_key_array(struct hub_out *out, const char *key, uint32_t item_type, uin
 
 bool hub_string(struct json value, char *to, size_t room)
 {
+	char text[6 * (HUB_NAME_MAX + 1)];
+	CHECK(room <= HUB_NAME_MAX + 1);
 	if (json_kind(value) != JSON_STRING || value.length > 6 * room)
 		return false;
-	char *text = malloc(value.length + 1);
-	const size_t n = text ? json_string(value, text) : 0;
-	const bool good = text && n > 0 && n < room && !memchr(text, 0, n);
-	if (good) {
-		memcpy(to, text, n);
-		to[n] = 0;
+	const size_t n = json_string(value, text);
+	if (n == 0 || n >= room || memchr(text, 0, n))
+		return false;
+	memcpy(to, text, n);
+	to[n] = 0;
+	return true;
+}
+
+int hub_open_file(struct hub *hub, const char *name, bool required, int *fd, uint64_t *bytes)
+{
+	struct stat st;
+	const char *shown = gguf_show(name, strlen(name));
+	*fd = openat(hub->folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	if (*fd < 0) {
+		const int number = errno, code = load_open_code(number);
+		if (code == -ERR_PERMISSION)
+			return hub_refuse(hub, code, "%s may not be read", shown);
+		if (code == -ERR_NO_FILE)
+			return required ? hub_refuse(hub, code, "%s: there is no such file", shown) : 0;
+		return hub_refuse(hub, code, "%s: opening failed: errno %d", shown, number);
 	}
-	free(text);
-	return good;
+	if (fstat(*fd, &st) != 0)
+		return hub_refuse(hub, -ERR_IO, "%s: stat failed: errno %d", shown, errno);
+	if (!S_ISREG(st.st_mode))
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: not a regular file", shown);
+	*bytes = (uint64_t)st.st_size;
+	return 0;
+}
+
+int hub_file(struct hub *hub, const char *name, bool required, size_t most, struct hub_text *out)
+{
+	uint64_t bytes = 0;
+	int fd, code = hub_open_file(hub, name, required, &fd, &bytes);
+	if (fd < 0)
+		return code;
+	if (code == 0 && bytes > most)
+		code = hub_refuse(hub, -ERR_BAD_FILE, "%s: %llu bytes, %zu are taken", name,
+				  (unsigned long long)bytes, most);
+	if (code == 0 && !(out->bytes = malloc((size_t)bytes + 1)))
+		code = hub_refuse(hub, -ERR_MEMORY, "%s: no memory", name);
+	if (code == 0 && (code = load_read(fd, 0, bytes, out->bytes)) != 0)
+		hub_refuse(hub, code, "%s: reading failed", name);
+	out->length = (size_t)bytes;
+	close(fd);
+	return code;
 }
 
 int hub_json(struct hub *hub, const char *name, bool required, struct hub_text *out)
 {
-	struct stat st;
-	const int fd = openat(hub->folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd < 0)
-		return !required && errno == ENOENT
-			       ? 0
-			       : hub_refuse(hub, errno == EACCES ? -ERR_PERMISSION : -ERR_NO_FILE,
-					    "%s: there is no such file in the folder", name);
-	int code = 0;
-	size_t have = 0;
-	if (fstat(fd, &st) != 0 || !S_ISREG(st.st_mode) || st.st_size > JSON_BYTES_MAX)
-		code = hub_refuse(hub, -ERR_BAD_FILE, "%s: not a regular file of at most %d bytes", name,
-				  JSON_BYTES_MAX);
-	else if (!(out->bytes = malloc((size_t)st.st_size + 1)))
-		code = hub_refuse(hub, -ERR_MEMORY, "%s: no memory", name);
-	while (code == 0 && have < (size_t)st.st_size) {
-		const ssize_t got = read(fd, out->bytes + have, (size_t)st.st_size - have);
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			code = hub_refuse(hub, -ERR_IO, "%s: reading failed", name);
-		else
-			have += (size_t)got;
-	}
-	close(fd);
-	if (code == 0 && json_check(out->bytes, have, &out->json) != 0)
-		code = hub_refuse(hub, -ERR_BAD_FILE, "%s: it is no JSON", name);
-	return code;
+	TRY(hub_file(hub, name, required, JSON_BYTES_MAX, out));
+	if (out->bytes && json_check(out->bytes, out->length, &out->json) != 0)
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it is no JSON", name);
+	return 0;
 }
 
 /* ---- Tensors. */
@@ -220,10 +235,10 @@ static int norms_raise(struct hub *hub)
 			return hub_refuse(hub, -ERR_MEMORY, "no memory for a norm");
 		for (uint32_t at = 0; at < t->columns;) {
 			const uint32_t n = t->columns - at < 4096 ? t->columns - at : 4096;
-			const ssize_t got = pread(hub->fd[t->file], stored, (size_t)n * size,
-						  (off_t)(t->offset + (uint64_t)at * size));
-			if (got != (ssize_t)(n * size))
-				return hub_refuse(hub, -ERR_IO, "%s: reading failed", t->name);
+			const int code = load_read(hub->fd[t->file], t->offset + (uint64_t)at * size, (uint64_t)n * size,
+						   stored);
+			if (code != 0)
+				return hub_refuse(hub, code, "%s: reading failed", t->name);
 			for (uint32_t k = 0; k < n; k++)
 				made[at + k] = 1 + value_at(t->type, stored + (size_t)k * size);
 			at += n;
@@ -309,9 +324,11 @@ int hub_open(const char *path, struct hub **out, struct gguf *g, char *reason)
 	if (!folder_of(path, folder, sizeof folder))
 		return hub_refuse(hub, -ERR_NO_FILE, "there is no such folder");
 	hub->folder = open(folder, O_RDONLY | O_CLOEXEC | O_DIRECTORY);
-	if (hub->folder < 0)
-		return errno == EACCES ? hub_refuse(hub, -ERR_PERMISSION, "the folder may not be read")
-				       : hub_refuse(hub, -ERR_NO_FILE, "there is no such folder");
+	if (hub->folder < 0) {
+		const int number = errno, code = load_open_code(number);
+		return code == -ERR_PERMISSION ? hub_refuse(hub, code, "the folder may not be read")
+					       : hub_refuse(hub, code, "opening the folder failed: errno %d", number);
+	}
 	return hub_read(hub, g);
 }
 

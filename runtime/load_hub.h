@@ -34,9 +34,10 @@ void hub_key_bool(struct hub_out *out, const char *key, bool value);
 void hub_key_text(struct hub_out *out, const char *key, const char *text, size_t length);
 void hub_key_array(struct hub_out *out, const char *key, uint32_t item_type, uint64_t count);
 
-/* A JSON file of the folder, whole. */
+/* A file of the folder, whole. */
 struct hub_text {
 	char *bytes;
+	size_t length;
 	struct json json;
 };
 
@@ -62,11 +63,16 @@ struct hub {
 
 int hub_refuse(struct hub *hub, int code, const char *format, ...)
 	__attribute__((format(printf, 3, 4)));
-/* Reads and checks a JSON file; *out is zero, and free(out->bytes) due in any case. A file that is
+/* Opens a file of the folder, which must be a regular one; what is opened is the caller's even if it is not.
+   *fd is -1 if it cannot be opened, and that is no refusal where it is only not there and not required. */
+int hub_open_file(struct hub *hub, const char *name, bool required, int *fd, uint64_t *bytes);
+/* Reads a file of at most `most` bytes; *out is zero, and free(out->bytes) due in any case. A file that is
    not there is refused if required; else out->bytes stays NULL. */
+int hub_file(struct hub *hub, const char *name, bool required, size_t most, struct hub_text *out);
+/* The same of one that must be JSON. */
 int hub_json(struct hub *hub, const char *name, bool required, struct hub_text *out);
-/* The string in quotes, at most `room` - 1 bytes, NUL after it; false if it is no string, longer, or
-   has a NUL. */
+/* The string in quotes, at most `room` - 1 bytes (room: at most HUB_NAME_MAX + 1), NUL after it; false if it
+   is no string, longer, empty, or has a NUL. */
 bool hub_string(struct json value, char *to, size_t room);
 
 /* config.json as keys, and what the other parts must know of it. */

@@ -3,11 +3,9 @@
  * byte fallback, scores in the merges' order), and what cuts text beforehand, known by its pattern. The
  * format is that of Hugging Face's tokenizers library. What the keys say is checked by load_vocabulary.c.
  */
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "runtime/load_hub.h"
 
@@ -293,35 +291,27 @@ static void id_write(const struct tables *t, const char *key, uint32_t id)
 static int template_take(const struct tables *t, struct json config)
 {
 	struct json value, item, first = {0};
-	char *text = NULL;
-	size_t length = 0;
-	const int fd = openat(t->hub->folder, "chat_template.jinja", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-	if (fd >= 0) {
-		text = malloc(TEMPLATE_BYTES_MAX);
-		for (ssize_t got = 1; text && got > 0 && length < TEMPLATE_BYTES_MAX;) {
-			got = read(fd, text + length, TEMPLATE_BYTES_MAX - length);
-			length += got > 0 ? (size_t)got : 0;
-		}
-		close(fd);
-		if (!text || length == TEMPLATE_BYTES_MAX) {
-			free(text);
-			return hub_refuse(t->hub, -ERR_BAD_FILE, "chat_template.jinja: %d bytes or more",
-					  TEMPLATE_BYTES_MAX);
-		}
-	} else if (json_find(config, "chat_template", &value)) {
+	struct hub_text own = {0};
+	int code = hub_file(t->hub, "chat_template.jinja", false, TEMPLATE_BYTES_MAX - 1, &own);
+	if (code == 0 && !own.bytes && json_find(config, "chat_template", &value)) {
 		struct json_walk walk = json_walk(value);
 		while (json_kind(value) == JSON_ARRAY && json_next(&walk, NULL, &item))
 			if (is(item, "name", "default") || !first.at)
 				json_find(item, "template", &first);
 		if (json_kind(value) == JSON_ARRAY && first.at)
 			value = first;
-		if (json_kind(value) == JSON_STRING && (text = malloc(value.length + 1)))
-			length = json_string(value, text);
+		if (json_kind(value) == JSON_STRING) {
+			own.bytes = malloc(value.length + 1);
+			if (own.bytes)
+				own.length = json_string(value, own.bytes);
+			else
+				code = hub_refuse(t->hub, -ERR_MEMORY, "no memory for the template");
+		}
 	}
-	if (text)
-		hub_key_text(&t->hub->out, "tokenizer.chat_template", text, length);
-	free(text);
-	return 0;
+	if (code == 0 && own.bytes)
+		hub_key_text(&t->hub->out, "tokenizer.chat_template", own.bytes, own.length);
+	free(own.bytes);
+	return code;
 }
 
 /* Whether the post-processor puts a token before the text. */

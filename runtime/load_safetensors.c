@@ -4,12 +4,9 @@
  * for it. Every length is compared with the file before it is believed; the data has no hole and no
  * overlap, so that a small file cannot ask for much memory.
  */
-#include <errno.h>
-#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include "runtime/load_hub.h"
@@ -234,24 +231,10 @@ static int take_header(struct hub *hub, uint32_t file, struct json header, uint6
 	return code;
 }
 
-static int pread_whole(int fd, void *to, size_t length, uint64_t offset)
-{
-	for (size_t at = 0; at < length;) {
-		ssize_t got = pread(fd, (char *)to + at, length - at, (off_t)(offset + at));
-		if (got < 0 && errno == EINTR)
-			continue;
-		if (got <= 0)
-			return got == 0 ? -ERR_BAD_FILE : -ERR_IO;
-		at += (size_t)got;
-	}
-	return 0;
-}
-
 /* Opens a file of weights under its plain name and takes its directory. */
 static int file_take(struct hub *hub, const char *name)
 {
 	uint8_t head[LENGTH_BYTES];
-	struct stat st;
 	struct json header;
 	const uint32_t file = hub->file_count;
 	const char *shown = gguf_show(name, strlen(name));
@@ -259,21 +242,17 @@ static int file_take(struct hub *hub, const char *name)
 		return hub_refuse(hub, -ERR_UNSUPPORTED, "more than %d files of weights",
 				  HUB_FILES_MAX);
 	hub->file_name[file] = strdup(name);
-	hub->fd[file] = openat(hub->folder, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+	hub->fd[file] = -1;
 	hub->file_count++;
 	if (!hub->file_name[file])
 		return hub_refuse(hub, -ERR_MEMORY, "no memory");
-	if (hub->fd[file] < 0)
-		return errno == EACCES ? hub_refuse(hub, -ERR_PERMISSION, "%s may not be read", shown)
-				       : hub_refuse(hub, -ERR_NO_FILE, "%s: there is no such file", shown);
-	if (fstat(hub->fd[file], &st) != 0 || !S_ISREG(st.st_mode))
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: not a regular file", shown);
-	hub->file_bytes[file] = (uint64_t)st.st_size;
+	TRY(hub_open_file(hub, name, true, &hub->fd[file], &hub->file_bytes[file]));
 	if (hub->file_bytes[file] < LENGTH_BYTES)
 		return hub_refuse(hub, -ERR_BAD_FILE, "%s: %llu bytes, a header needs 8 (cut off?)", shown,
 				  (unsigned long long)hub->file_bytes[file]);
-	if (pread_whole(hub->fd[file], head, sizeof head, 0) != 0)
-		return hub_refuse(hub, -ERR_IO, "%s: reading failed", shown);
+	int code = load_read(hub->fd[file], 0, sizeof head, head);
+	if (code != 0)
+		return hub_refuse(hub, code, "%s: reading failed", shown);
 	const uint64_t length = gguf_get_u64(head);
 	if (length > JSON_BYTES_MAX || length > hub->file_bytes[file] - LENGTH_BYTES)
 		return hub_refuse(hub, -ERR_BAD_FILE,
@@ -284,7 +263,7 @@ static int file_take(struct hub *hub, const char *name)
 	if (!text)
 		return hub_refuse(hub, -ERR_MEMORY, "no memory for a header of %llu bytes",
 				  (unsigned long long)length);
-	int code = pread_whole(hub->fd[file], text, length, LENGTH_BYTES);
+	code = load_read(hub->fd[file], LENGTH_BYTES, length, text);
 	if (code != 0)
 		code = hub_refuse(hub, code, "%s: reading the header failed", shown);
 	else if (json_check(text, length, &header) != 0)

@@ -52,9 +52,8 @@ static int part_path(struct gguf *first, const char *path, uint32_t part, uint32
 		return gguf_refuse(first, -ERR_BAD_FILE,
 				   "split.count: %u files, but the name does not end in \"%s\"", count,
 				   end);
-	if ((size_t)snprintf(out, room, "%.*s-%05u-of-%05u.gguf", (int)(n - k), path, part + 1,
-			     count) >= room)
-		return gguf_refuse(first, -ERR_NO_FILE, "the path of a part is too long");
+	/* As long as the first one's. */
+	CHECK((size_t)snprintf(out, room, "%.*s-%05u-of-%05u.gguf", (int)(n - k), path, part + 1, count) < room);
 	return 0;
 }
 

@@ -172,6 +172,52 @@ static void refuses_tools(void)
 	EXPECT_EQ(form_open(index_, template, two, FORM_TOOLS_MAX + 1, 64, &f, NULL), -ERR_TOO_BIG);
 }
 
+static const char *refused_regex(const char *piece, unsigned times)
+{
+	static char text[40000];
+	struct form *f;
+	const char *reason = "";
+	size_t n = 0;
+	for (unsigned i = 0; i < times; i++)
+		n += (size_t)snprintf(text + n, sizeof text - n, "%s", piece);
+	EXPECT_EQ(form_open_regex(index_, (struct text){text, n}, &f, &reason), -ERR_TOO_BIG);
+	EXPECT(f == NULL);
+	return reason;
+}
+
+/* What is too much, of what can be much. */
+static void refuses_too_much(void)
+{
+	static char large[700000], deep[16384];
+	struct form *f;
+	const char *reason = "";
+	memset(large, 'a', sizeof large);
+	const struct text two[2] = {{large, sizeof large}, {large, sizeof large - 1}};
+	EXPECT_EQ(form_open_choices(index_, two, 2, &f, &reason), -ERR_TOO_BIG);
+	EXPECT(!strcmp(reason, "the form has too much text"));
+	EXPECT(!strcmp(refused_regex("\\W", 8000), "a pattern has too many parts"));
+	EXPECT(!strcmp(refused_regex("a{1000}", 2000), "a pattern has too many parts"));
+	EXPECT(!strcmp(refused_regex("a", 16384), "a pattern has too many states"));
+	EXPECT(!strcmp(refused_regex("a+", 8192), "the patterns take too many steps"));
+	size_t n = (size_t)snprintf(deep, sizeof deep, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
+	for (unsigned i = 0; i < 100; i++)
+		n += (size_t)snprintf(deep + n, sizeof deep - n,
+				      "\"d%u\":{\"items\":{\"$ref\":\"#/$defs/d%u\"},\"type\":\"array\"},", i,
+				      i + 1);
+	n += (size_t)snprintf(deep + n, sizeof deep - n, "\"d100\":{\"type\":\"null\"}}}");
+	EXPECT_EQ(form_open_schema(index_, (struct text){deep, n}, 64, &f, &reason), -ERR_TOO_BIG);
+	if (!EXPECT(!strcmp(reason, "the schema is nested too deep")))
+		printf("# %s\n", reason);
+	n = (size_t)snprintf(large, sizeof large,
+			     "{\"name\":\"x\",\"parameters\":{\"type\":\"object\",\"description\":\"");
+	memset(large + n, 'd', FORM_SCHEMA_BYTES_MAX);
+	n += FORM_SCHEMA_BYTES_MAX;
+	n += (size_t)snprintf(large + n, sizeof large - n, "\"}}");
+	const struct tool tool = {{large, n}};
+	EXPECT_EQ(form_open(index_, template, &tool, 1, 64, &f, &reason), -ERR_TOO_BIG);
+	EXPECT(!strcmp(reason, "the schema is too long"));
+}
+
 /* A vocabulary without some printable character could lead to a dead end. */
 static void refuses_vocabulary(void)
 {
@@ -402,6 +448,7 @@ int main(void)
 	TAP_RUN(opens, "a vocabulary in order");
 	TAP_RUN(takes_the_form, "texts of the form, and others");
 	TAP_RUN(refuses_tools, "tools that have no form are refused");
+	TAP_RUN(refuses_too_much, "too much text, too many parts, too deep, too long");
 	TAP_RUN(refuses_vocabulary, "a vocabulary that lacks a character is refused");
 	TAP_RUN(masks_as_defined, "masks are what each token by itself gives");
 	TAP_RUN(more_ways_than_room, "what a mask allows goes on, also where ways are dropped");

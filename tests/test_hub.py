@@ -267,8 +267,12 @@ def tokenize(model, text):
     return subprocess.run([PROGRAM, "tokenize", model, "--special"], input=text, stdout=subprocess.PIPE, check=True).stdout
 
 
-def refused(hub, what, *words, path=None):
-    done = subprocess.run([PROGRAM, "inspect", path or hub.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+# Root may read what nobody may; not so without this.
+PLAIN = ["setpriv", "--bounding-set", "-dac_override,-dac_read_search"] if os.geteuid() == 0 else []
+
+
+def refused(hub, what, *words, path=None, before=()):
+    done = subprocess.run([*before, PROGRAM, "inspect", path or hub.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     said = done.stderr.decode(errors="replace")
     report(done.returncode == 1 and all(w in said for w in words) and said.count("\n") == 1, f"refused: {what}",
            f"{done.returncode}: {said}")
@@ -426,7 +430,30 @@ def check_gemma(hub):
         refused(hub, f"config.json: {field} {value}"[:60], word)
     hub.write()
     hub.put("chat_template.jinja", b"x" * (1 << 20))
-    refused(hub, "a template of 1 MiB", "chat_template.jinja", "bytes or more")
+    refused(hub, "a template of 1 MiB", "chat_template.jinja", "1048576 bytes")
+
+
+def check_norms(hub):
+    """In 16 bits they are raised as in 32."""
+    tokens = list(range(3, 40))
+    whole = dict(hub.tensors)
+    for kind, bits in (("BF16", lambda x: struct.pack("<f", x)[2:]), ("F16", lambda x: struct.pack("<e", x))):
+        def rounded(entry, to):
+            def back(two):
+                return struct.unpack("<e", two)[0] if kind == "F16" else struct.unpack("<f", b"\0\0" + two)[0]
+            values = [bits(x) for x, in struct.iter_unpack("<f", entry[2])]
+            return (kind, entry[1], b"".join(values)) if to else ("F32", entry[1], b"".join(struct.pack("<f", back(v)) for v in values))
+        found = []
+        for to in (False, True):
+            hub.tensors = {n: rounded(e, to) if n.endswith("norm.weight") else e for n, e in whole.items()}
+            hub.write()
+            found.append(logits(hub.path, tokens))
+        report(found[0] == found[1], f"norms in {kind} are what they are in F32")
+    hub.tensors = dict(whole, **{"model.norm.weight": ("F32", [2, 2], b"\0" * 16)})
+    hub.write()
+    refused(hub, "a norm of another shape", "output_norm.weight")
+    hub.tensors = whole
+    hub.write()
 
 
 def check_tokenizer(hub):
@@ -498,6 +525,64 @@ def check_scores(hub):
     report(got == want, "merges of a vocabulary with byte fallback keep their order", f"{got} for {want}")
 
 
+def check_limits(hub):
+    """What is too much: each thing that is counted."""
+    one = ("F32", [1], b"abcd")
+    hub.write()
+    hub.put("model.safetensors", safetensors({f"t{i}": one for i in range(65537)}))
+    refused(hub, "a file of 65,537 tensors", "model.safetensors", "more than 65536 tensors")
+    index = {"weight_map": {f"t{i}": "model-1.safetensors" for i in range(65537)}}
+    hub.put("model.safetensors.index.json", index)
+    refused(hub, "an index of 65,537 tensors", "weight_map", "more than 65536 tensors")
+    index = {"weight_map": {}}
+    for k in (1, 2):
+        names = {f"model.layers.{i}.self_attn.{n}_proj.{end}": one for i in range(200 * k - 200, 200 * k) for n in "qkvo"
+                 for end in ("weight", "bias")}
+        names |= {f"model.layers.{i}.self_attn.q_proj.bias": one for i in range(40000 * k, 40000 * k + 34000)}
+        hub.put(f"model-{k}.safetensors", safetensors(names))
+        index["weight_map"].update({n: f"model-{k}.safetensors" for n in names})
+    index["weight_map"] = dict(list(index["weight_map"].items())[:30000] + list(index["weight_map"].items())[-30000:])
+    hub.put("model.safetensors.index.json", index)
+    refused(hub, "two files of 70,000 tensors", "more than 65536 tensors")
+    hub.put("model.safetensors.index.json", {"weight_map": {f"t{i}": f"m{i}.safetensors" for i in range(257)}})
+    for i in range(257):
+        hub.put(f"m{i}.safetensors", safetensors({}))
+    refused(hub, "257 files of weights", "more than 256 files")
+    for name, most in (("config.json", 64 << 20), ("tokenizer.json", 64 << 20), ("tokenizer_config.json", 64 << 20)):
+        hub.write()
+        with open(os.path.join(hub.path, name), "r+b") as file:
+            file.truncate(most + 1)
+        refused(hub, f"{name} of 64 MiB and a byte", name, f"{most + 1} bytes")
+
+
+def check_world(hub, path):
+    """Files that may not be read, or are none; and everything that can fail while reading, at each place."""
+    files = [name for name in sorted(os.listdir(hub.path))]
+    for name in files:
+        os.chmod(os.path.join(hub.path, name), 0)
+        refused(hub, f"{name} that may not be read", f"{name} may not be read", before=PLAIN)
+        os.chmod(os.path.join(hub.path, name), 0o600)
+    os.chmod(hub.path, 0)
+    refused(hub, "a folder that may not be read", "folder may not be read", before=PLAIN)
+    os.chmod(hub.path, 0o700)
+    os.chmod(path, 0)
+    refused(hub, "a file that may not be read", "may not be read", path=path, before=PLAIN)
+    os.chmod(path, 0o600)
+    for what in (path, hub.path):
+        done = subprocess.run([os.path.join(BUILD, "tests", "load_faults"), what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+        said = done.stdout.decode(errors="replace")
+        report(done.returncode == 0 and min(v for k, v in json.loads(said).items() if k != "wrong") > 0,
+               "memory, reads and descriptors fail at each place" + (", of a folder" if what == hub.path else ""),
+               said + done.stderr.decode(errors="replace")[:2000])
+    for name in files:
+        at = os.path.join(hub.path, name)
+        os.rename(at, at + "-")
+        os.mkfifo(at)
+        refused(hub, f"a pipe for {name}", name, "not a regular file")
+        os.unlink(at)
+        os.rename(at + "-", at)
+
+
 def check_mutations(hub):
     """Whatever the bytes are, the answer is a description or a refusal."""
     draw = random.Random(1)
@@ -527,7 +612,10 @@ def main():
         for family in ("llama", "llama3", "mistral", "qwen3", "gemma3", "qwen2"):
             hub, path = check_family(folder, family)
             if family == "gemma3":
+                hub.put("chat_template.jinja", b"x")
+                check_world(hub, path)
                 check_gemma(hub)
+                check_norms(hub)
         hub.write()
         text = "the bath of 12 things\n<|im_start|>user \u00e9\u4e2d".encode()
         report(tokenize(path, text) == tokenize(hub.path, text), "the same tokens")
@@ -536,6 +624,7 @@ def main():
         check_config(hub)
         check_tokenizer(hub)
         check_scores(hub)
+        check_limits(hub)
         check_mutations(hub)
     print(f"1..{count}")
     return 1 if failed else 0

@@ -154,6 +154,54 @@ static void refuses_hostile(void)
 	free(b.at);
 }
 
+static void expect_refused(struct bytes *b, size_t length, const char *word)
+{
+	struct model *m;
+	struct made_file f = made_open(b->at, b->length);
+	REQUIRE(length == 0 || ftruncate(f.fd, (off_t)length) == 0);
+	EXPECT_EQ(model_open(f.path, &m, reason), -ERR_BAD_FILE);
+	if (!EXPECT(strstr(reason, word) != NULL))
+		printf("# %s\n", reason);
+	EXPECT(m == NULL);
+	made_close(&f);
+	free(b->at);
+}
+
+/* What is much is in the file, as a hole, or as many empty strings. */
+static void refuses_too_much(void)
+{
+	make_tiny(&maker);
+	put_u64(&make_key(&maker, "x", 8)->value, 256 << 20);
+	struct bytes b = make_bytes(&maker);
+	expect_refused(&b, 600 << 20, "x: the metadata is larger than 268435456 bytes");
+	const uint64_t merges = (1 << 21) + 1;
+	uint8_t *empty = calloc(merges, 8);
+	REQUIRE(empty != NULL);
+	make_tiny(&maker);
+	put(make_array(&maker, "tokenizer.ggml.merges", 8, merges), empty, merges * 8);
+	free(empty);
+	b = make_bytes(&maker);
+	expect_refused(&b, 0, "merges: 2097153 items, 2097152 are taken");
+}
+
+/* A name of any length and of any bytes. */
+static void takes_long_titles(void)
+{
+	struct model *m;
+	char title[400];
+	memset(title, 'n', sizeof title - 1);
+	title[0] = '\x1b';
+	title[sizeof title - 1] = 0;
+	make_tiny(&maker);
+	make_string(&maker, "general.name", title);
+	struct bytes b = make_bytes(&maker);
+	REQUIRE(open_bytes(b.at, b.length, &m) == 0);
+	EXPECT_EQ(strlen(m->title), sizeof m->title - 1);
+	EXPECT(m->title[0] == '?' && !strncmp(m->title + 1, title + 1, sizeof m->title - 2));
+	model_close(&m);
+	free(b.at);
+}
+
 static void refuses_every_cut(void)
 {
 	make_tiny(&maker);
@@ -319,6 +367,8 @@ int main(void)
 	TAP_RUN(takes_padding, "an embedding with more rows than tokens");
 	for (hostile_index = 0; hostile_index < HOSTILE_COUNT; hostile_index++)
 		TAP_RUN(refuses_hostile, hostile[hostile_index].name);
+	TAP_RUN(takes_long_titles, "a long name is cut");
+	TAP_RUN(refuses_too_much, "too much metadata, too many merges");
 	TAP_RUN(refuses_every_cut, "a file cut off at any byte is refused");
 	TAP_RUN(reads_fail_when_cut_later, "a file cut off after opening is an error, not a signal");
 	TAP_RUN(hash_tells_files_apart, "the hash depends on content only");

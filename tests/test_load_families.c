@@ -122,15 +122,20 @@ static void make_part(struct maker *m, unsigned part)
 	put_u32(&make_key(m, "split.tensors.count", 5)->value, all.tensor_count);
 }
 
-static void write_part(struct maker *m, unsigned part)
+static void write_bytes(struct bytes *b, unsigned part)
 {
 	char path[128];
 	part_name(path, sizeof path, part, FILES);
-	struct bytes b = make_bytes(m);
 	FILE *f = fopen(path, "wb");
-	if (!f || fwrite(b.at, 1, b.length, f) != b.length || fclose(f) != 0)
+	if (!f || fwrite(b->at, 1, b->length, f) != b->length || fclose(f) != 0)
 		abort();
-	free(b.at);
+	free(b->at);
+}
+
+static void write_part(struct maker *m, unsigned part)
+{
+	struct bytes b = make_bytes(m);
+	write_bytes(&b, part);
 }
 
 static void write_all(void)
@@ -172,11 +177,7 @@ static void takes_split(void)
 	make_part(&maker, 2);
 	struct bytes last = make_bytes(&maker);
 	last.at[last.length - 1] ^= 1;
-	char path[128];
-	part_name(path, sizeof path, 2, FILES);
-	FILE *f = fopen(path, "wb");
-	EXPECT(f && fwrite(last.at, 1, last.length, f) == last.length && fclose(f) == 0);
-	free(last.at);
+	write_bytes(&last, 2);
 	REQUIRE(open_first(&other) == 0);
 	EXPECT(memcmp(split->hash, other->hash, 32) != 0);
 	model_close(&other);
@@ -191,6 +192,52 @@ static void expect_refusal(int code, const char *word)
 	if (!EXPECT(strstr(reason, word) != NULL))
 		printf("# %s\n", reason);
 	model_close(&m);
+}
+
+/* A part with so many tensors of eight numbers. */
+static void write_many(unsigned part, uint32_t tensors)
+{
+	make_part(&maker, part);
+	maker.tensor_count = 0;
+	maker.tensor_claim = tensors;
+	maker.alignment = 1; /* what follows is not data yet */
+	struct bytes b = make_bytes(&maker);
+	for (uint32_t i = 0; i < tensors; i++) {
+		char name[16];
+		snprintf(name, sizeof name, "t%u-%u", part, i);
+		put_string(&b, name);
+		put_u32(&b, 1);
+		put_u64(&b, 8);
+		put_u32(&b, 0);
+		put_u64(&b, 32ull * i);
+	}
+	while (b.length % 32 != 0)
+		put(&b, "", 1);
+	for (uint32_t i = 0; i < 4 * tensors; i++)
+		put_u64(&b, 0);
+	write_bytes(&b, part);
+}
+
+static void refuses_keys_of_split(void)
+{
+	struct model *m;
+	write_all();
+	make_part(&maker, 0);
+	make_u32(&maker, "split.count", FILES);
+	write_part(&maker, 0);
+	expect_refusal(-ERR_BAD_FILE, "split.count: its type must be uint16");
+	make_part(&maker, 0);
+	make_f32(&maker, "split.tensors.count", 11);
+	write_part(&maker, 0);
+	expect_refusal(-ERR_BAD_FILE, "split.tensors.count: its type must be int32");
+	make_part(&maker, 0);
+	make_drop(&maker, "split.tensors.count");
+	write_part(&maker, 0);
+	EXPECT_EQ(open_first(&m), 0);
+	model_close(&m);
+	write_many(1, 40000);
+	write_many(2, 30000);
+	expect_refusal(-ERR_BAD_FILE, "tensor count: 70004 in all, 65536 are taken");
 }
 
 static void refuses_split(void)
@@ -252,6 +299,7 @@ int main(void)
 	TAP_RUN(takes_qwen, "qwen2 and qwen3");
 	TAP_RUN(takes_gemma, "gemma3");
 	TAP_RUN(takes_split, "a model in three files");
+	TAP_RUN(refuses_keys_of_split, "keys of a split that say nothing, and too many tensors in all");
 	TAP_RUN(refuses_split, "files that do not belong together are refused");
 	tiny_remove(folder);
 	return tap_done();

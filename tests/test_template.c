@@ -3,9 +3,11 @@
  * and tools must stay text. Method: the rendered cases of tests/data (made by Jinja2 from the models'
  * own templates), every split of each into calls.
  */
+#define _GNU_SOURCE
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #include "runtime/json.h"
 #include "runtime/template.h"
@@ -389,6 +391,39 @@ static void refuses_and_changes_nothing(void)
 	rendering_free(&out);
 }
 
+/* In every family; and a text with which the rendering would be longer than 256 MiB, of which no byte is
+   read. */
+static void each_family_refuses(void)
+{
+	static const char *const bad[] = {"", "[]", "\"x\"", "{", "{\"a\":1} x"};
+	char *text = mmap(NULL, RENDERING_BYTES_MAX, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
+			  0);
+	REQUIRE(text != MAP_FAILED);
+	const struct message large = {.role = ROLE_TOOL, .content = {text, RENDERING_BYTES_MAX}};
+	const struct message user = {.role = ROLE_USER, .content = {"u", 1}};
+	const struct template *t;
+	for (unsigned k = 0; template_names(k); k++) {
+		struct template_state state = {0};
+		struct rendering out;
+		rendering_init(&out);
+		REQUIRE(template_find(template_names(k), &t) == 0);
+		for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+			const struct tool tool = {{bad[i], strlen(bad[i])}};
+			if (!EXPECT(template_begin(t, &state, NULL, &tool, 1, &out) == -ERR_BAD_ARG))
+				printf("# %s: %s\n", template_name(t), bad[i]);
+			EXPECT(out.length == 0 && out.count == 0 && state.message_count == 0 && !state.tools);
+		}
+		EXPECT_EQ(template_begin(t, &state, NULL, NULL, 0, &out), 0);
+		EXPECT_EQ(template_append(t, &state, &user, 1, &out), 0);
+		const size_t length = out.length, count = out.count;
+		const struct template_state before = state;
+		EXPECT_EQ(template_append(t, &state, &large, 1, &out), -ERR_TOO_BIG);
+		EXPECT(out.length == length && out.count == count && same_state(&before, &state));
+		rendering_free(&out);
+	}
+	munmap(text, RENDERING_BYTES_MAX);
+}
+
 /* Pieces of the models' own templates, and what they must be taken for. */
 static const struct {
 	const char *own, *name;
@@ -547,6 +582,7 @@ int main(void)
 	TAP_RUN(texts_stay_text, "control tokens in texts are in plain segments");
 	TAP_RUN(owes_after_turns, "what a turn leaves open is closed later");
 	TAP_RUN(refuses_and_changes_nothing, "what is refused changes nothing");
+	TAP_RUN(each_family_refuses, "in each family");
 	TAP_RUN(owes_in_each_family, "each family closes what is open");
 	TAP_RUN(heads_are_closed, "what the head begins is filled or closed");
 	TAP_RUN(takes_any_state, "any state renders");

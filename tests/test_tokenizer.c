@@ -168,6 +168,30 @@ static void finds_special(void)
 	EXPECT_EQ(tokenizer_bytes(small, UINT32_MAX, true, &at), 0);
 }
 
+/* Texts of more than 256 MiB, of which no byte is read; and vocabularies that are none of those known. */
+static void refuses_what_it_has_not(void)
+{
+	const size_t bytes = (256 << 20) + 1;
+	uint32_t id;
+	size_t count = 0;
+	struct tokenizer *t;
+	REQUIRE(small != NULL);
+	char *text = mmap(NULL, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+	REQUIRE(text != MAP_FAILED);
+	EXPECT_EQ(tokenizer_encode(small, text, bytes, false, &id, 1, &count), -ERR_TOO_BIG);
+	EXPECT_EQ(count, 0);
+	munmap(text, bytes);
+	static struct model other;
+	snprintf(other.vocabulary.model, sizeof other.vocabulary.model, "gpt2");
+	snprintf(other.vocabulary.pre, sizeof other.vocabulary.pre, "n\no");
+	EXPECT_EQ(tokenizer_open(&other, &t, reason), -ERR_UNSUPPORTED);
+	EXPECT(t == NULL && strstr(reason, "\"gpt2\" with \"n?o\""));
+	snprintf(other.vocabulary.model, sizeof other.vocabulary.model, "bert");
+	snprintf(other.vocabulary.pre, sizeof other.vocabulary.pre, "gpt-2");
+	EXPECT_EQ(tokenizer_open(&other, &t, reason), -ERR_UNSUPPORTED);
+	EXPECT(t == NULL && strstr(reason, "\"bert\" with \"gpt-2\""));
+}
+
 static void keeps_to_capacity(void)
 {
 	uint32_t ids[8] = {7, 7, 7, 7, 7, 7, 7, 7};
@@ -485,6 +509,7 @@ int main(void)
 	TAP_RUN(opens_small, "a vocabulary of bytes and twelve merges");
 	TAP_RUN(merges_by_rank, "merges and pieces by hand");
 	TAP_RUN(finds_special, "control tokens only where they are meant");
+	TAP_RUN(refuses_what_it_has_not, "too long a text, and unknown vocabularies");
 	TAP_RUN(keeps_to_capacity, "capacity is kept to, and nothing changes on refusal");
 	TAP_RUN(merges_as_written, "the heap merges as the plain rule does");
 	TAP_RUN(small_comes_back, "random bytes come back");
