@@ -42,7 +42,7 @@ static int vocabulary_open(struct model **model, struct tokenizer **tokenizer, c
 	static const char *token[ALL];
 	static int32_t kind[ALL];
 	const char *path = getenv("HOLDFAST_MODEL");
-	if (path) {
+	if (path && *path) {
 		TRY(model_open(path, model, reason));
 		return tokenizer_open(*model, tokenizer, reason);
 	}

@@ -84,7 +84,7 @@ static void inspects_real(void)
 		"\"head\":64,\"vocab\":49152,\"context\":8192,\"parameters\":134515008,"
 		"\"bytes\":98362432,\"types\":{\"F32\":61,\"Q4_1\":210,\"Q8_0\":1},"
 		"\"kv_bytes_per_token\":11700}\n";
-	if (!path)
+	if (!path || !*path)
 		TAP_SKIP("HOLDFAST_MODEL is not set");
 	EXPECT_EQ(RUN(inspect_main, "", 0, path, "--json"), 0);
 	if (!EXPECT(!strcmp(out, expected)))
@@ -110,7 +110,7 @@ static void tokenizes_real(void)
 	char *path = getenv("HOLDFAST_MODEL");
 	static const char text[] = "int main(void)\n{\n\treturn 0;\n}\n\xf0\x9f\x99\x82";
 	char ids[4096];
-	if (!path)
+	if (!path || !*path)
 		TAP_SKIP("HOLDFAST_MODEL is not set");
 	REQUIRE(RUN(tokenize_main, text, sizeof text - 1, path) == 0);
 	memcpy(ids, out, out_length);

@@ -345,7 +345,7 @@ static void takes_the_real_one(void)
 {
 	const char *path = getenv("HOLDFAST_MODEL");
 	struct model *m;
-	if (!path)
+	if (!path || !*path)
 		TAP_SKIP("HOLDFAST_MODEL is not set");
 	int code = model_open(path, &m, reason);
 	if (code != 0)

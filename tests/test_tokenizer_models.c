@@ -35,7 +35,7 @@ static void opens(void)
 {
 	char path[4096];
 	const char *folder = getenv("HOLDFAST_MODELS"), *first = getenv("HOLDFAST_MODEL");
-	if (!folder && (chosen > 0 || !first))
+	if (!folder && (chosen > 0 || !first || !*first))
 		TAP_SKIP("HOLDFAST_MODELS is not set");
 	if (folder)
 		snprintf(path, sizeof path, "%s/%s", folder, models[chosen].name);
