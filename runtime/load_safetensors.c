@@ -157,7 +157,8 @@ static int parts_check(struct hub *hub, uint32_t file, struct part *parts, uint3
 		       uint64_t data_bytes)
 {
 	uint64_t end = 0;
-	qsort(parts, count, sizeof *parts, by_begin);
+	if (count > 0)
+		qsort(parts, count, sizeof *parts, by_begin);
 	for (uint32_t i = 0; i < count; i++) {
 		if (parts[i].begin != end)
 			return hub_refuse(hub, -ERR_BAD_FILE,

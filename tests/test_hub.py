@@ -532,6 +532,7 @@ def check_limits(hub):
     hub.put("model.safetensors", safetensors({f"t{i}": one for i in range(65537)}))
     refused(hub, "a file of 65,537 tensors", "model.safetensors", "more than 65536 tensors")
     index = {"weight_map": {f"t{i}": "model-1.safetensors" for i in range(65537)}}
+    hub.put("model-1.safetensors", safetensors({}))
     hub.put("model.safetensors.index.json", index)
     refused(hub, "an index of 65,537 tensors", "weight_map", "more than 65536 tensors")
     index = {"weight_map": {}}
