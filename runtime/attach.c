@@ -75,6 +75,9 @@ int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel
 		uint64_t window)
 {
 	struct call *c = &d->calls[call];
+	/* What was cut after a power cut is cut otherwise than what a reader may have of before it. */
+	if (c->anew && after_seq > 0)
+		return -ERR_GONE;
 	if (after_seq > c->seq_made)
 		return c->restarted ? -ERR_GONE : -ERR_OUT_OF_RANGE;
 	const uint32_t before = c->peer;

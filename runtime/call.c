@@ -286,7 +286,7 @@ static void rest_cut(struct daemon *d, uint32_t call)
 	if (c->seq_made)
 		at = c->sent[c->seq_made - 1];
 	while (data_cut(c, at, &at)) {
-		keep_sent(d, call, c->seq_made + 1, &at);
+		(void)keep_sent(d, call, c->seq_made + 1, &at);
 		data_made(c, at);
 	}
 	c->cut = true;
@@ -392,8 +392,6 @@ static int data_send(struct daemon *d, struct call *c, struct sent_mark next)
 		.logprobs = logprobs_write(d, c, c->sent_tokens, next.tokens)};
 	wire_writer_init(&w, d->out, d->out_max / 2);
 	CHECK(wire_write_data(&w, &m) == 0);
-	if (c->seq == c->seq_made)
-		keep_sent(d, (uint32_t)(c - d->calls), c->seq + 1, &next);
 	TRY(peer_send(d, c->peer, WIRE_DATA, c->channel, c->seq + 1, d->out, w.length,
 		      c->token + c->sent_tokens, (size_t)m.n_tokens * 4));
 	if (c->seq == c->seq_made)
@@ -432,6 +430,14 @@ bool call_waits_for_log(const struct daemon *d, const struct call *c)
 	return (!c->accepted_sent && not_on_disk(d, c->accept_mark)) || not_on_disk(d, c->hold_mark);
 }
 
+/* A reader who has it can come back for the next one, whatever happens: its end is on record, by itself or
+   with the whole answer. */
+static bool data_kept(struct daemon *d, struct call *c, struct sent_mark next)
+{
+	return (c->state == CALL_ENDED && !not_on_disk(d, c->hold_mark)) ||
+	       keep_sent(d, (uint32_t)(c - d->calls), c->seq + 1, &next);
+}
+
 static int flush_all(struct daemon *d, struct call *c, bool *over)
 {
 	struct sent_mark next;
@@ -440,8 +446,11 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
-	while (!c->dropped && data_next(c, &next))
+	while (!c->dropped && data_next(c, &next)) {
+		if (!data_kept(d, c, next))
+			return 0;
 		TRY(data_send(d, c, next));
+	}
 	if (not_on_disk(d, c->hold_mark))
 		return 0;
 	/* END comes after all of the text, unless nobody wants it: it needs no credit of its own. */

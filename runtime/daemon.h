@@ -138,7 +138,7 @@ struct call {
 	uint64_t poked_batch;
 	bool queue_told;        /* that it waits is told once */
 	bool poked;             /* a fault was made on purpose in its turn: at most one */
-	bool kept, restarted;   /* kept: as a turn, in the store; restarted: it is of an earlier process */
+	bool kept, restarted, anew; /* kept: as a turn, in the store; of an earlier process; of an earlier boot */
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
 	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool forgotten;         /* its session is: nothing of it is kept, and it is zeroed at its end */
@@ -173,8 +173,8 @@ struct call {
 	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
 	size_t sent_bytes;
 	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
-	uint64_t seq_made;
-	uint64_t marks_room;    /* in the file of the streams, up to here there are blocks */
+	uint64_t seq_made, marked; /* marked: up to this one the file of the streams says where they end */
+	uint64_t marks_room;    /* in it there are blocks up to here */
 	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ends */
 	bool cut;               /* it has its END: what is not made of it goes a token at a time */
 	struct utf8_stream utf8;
@@ -318,7 +318,7 @@ struct daemon {
 	bool restore_other;     /* what is restored was made with another model or plan */
 	uint64_t swept_us, poke_steps_max; /* steps from a fault on purpose to its being found */
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
-	uint32_t forgotten_next;
+	uint32_t forgotten_next, kernel_boot; /* kernel_boot: streams of another one are not joined */
 	struct inject inject;
 	struct page_sum *sums;  /* per page, by pages_number */
 	bool scrubbing;         /* a job of the scrub's is with the engine */

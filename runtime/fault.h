@@ -26,8 +26,10 @@ enum fault_point {
 	FAULT_DROP,       /* ... and out of the log, before that is committed */
 	FAULT_ANCHOR,     /* an anchor is written */
 	FAULT_RESERVE,    /* head-room is asked of the disk */
+	FAULT_KEY,        /* a session's key is written, or all of them are */
 	FAULT_KEYS,       /* the keys of sessions are flushed */
 	FAULT_FORGET,     /* a session's key is written over, nothing else of its end is on disk */
+	FAULT_MARK,       /* where a DATA ends is written, before it is sent */
 	FAULT_COUNT
 };
 

@@ -64,8 +64,9 @@ void session_forget(struct daemon *d, uint32_t session)
 	if (s->form && s->form->sessions == 1 && s->form->tools)
 		sodium_memzero(s->form->tools, strlen(s->form->tools));
 	calls_forget(d, &owner); /* before its turn ends: nothing of it is kept any more */
-	session_end(d, session);
+	/* Before the step that ends it is closed: on disk with that, and so before anybody is told. */
 	keep_forget(d, &owner);
+	session_end(d, session);
 	hands_wipe(d);
 }
 

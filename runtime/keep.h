@@ -40,8 +40,9 @@ void keep_call_end(struct daemon *d, uint32_t call);
 void keep_call_drop(struct daemon *d, uint32_t call);
 /* An answer that is on disk takes a slot again; NONE. */
 uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wire_id *op);
-/* keep_marks.c: where the DATA `seq` of a call ends, before it is sent. */
-void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark);
+/* keep_marks.c: where the DATA `seq` of a call ends, before it is sent. False: that, or one before it, could
+   not be written: it must not be sent before the answer is on disk with its cuts. */
+bool keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark);
 /* What is past its time is removed, a little. Returns when to be called next. */
 uint64_t keep_sweep(struct daemon *d);
 

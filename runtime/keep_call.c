@@ -15,7 +15,8 @@ enum {
 	KEYLESS_MS = 30000 /* an answer that no key names is kept so long, and its detach time */
 };
 enum {
-	FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32
+	FLAG_KEYED = 1, FLAG_TOOLS = 2, FLAG_FORCED = 4, FLAG_IGNORE_END = 8, FLAG_ENDED = 16, FLAG_TURN = 32,
+	FLAG_ANEW = 64 /* its stream is not that of before a power cut */
 };
 
 /* Then, of a turn that runs: stop strings, stop tokens, biases, the source of its form. Of an answer: END's
@@ -31,7 +32,7 @@ struct kept_call {
 	uint32_t dry_allowed, dry_last;
 	uint64_t seed;
 	uint32_t bias_count, sampled, seq_made, alternatives;
-	uint32_t stop_token_count, unused;
+	uint32_t stop_token_count, kernel_boot; /* of when it began; 0: by an older program */
 	uint64_t end_length, blob_length, text_length;
 	uint16_t stop_length[WIRE_STOPS_MAX];
 };
@@ -148,7 +149,9 @@ static void row_fill(const struct daemon *d, uint32_t call, struct kept_call *ro
 	row->form_kind = c->own_kind;
 	row->form_bytes = c->own_bytes;
 	row->flags = (c->keyed ? FLAG_KEYED : 0) | (c->tools ? FLAG_TOOLS : 0) | (c->forced ? FLAG_FORCED : 0) |
-		     (s->ignore_end ? FLAG_IGNORE_END : 0) | (c->kept ? FLAG_TURN : 0);
+		     (s->ignore_end ? FLAG_IGNORE_END : 0) | (c->kept ? FLAG_TURN : 0) |
+		     (c->anew ? FLAG_ANEW : 0);
+	row->kernel_boot = d->kernel_boot;
 	memcpy(row->session, c->owner.bytes, sizeof row->session);
 	row->prompt = c->prompt;
 	row->keep = c->keep;
@@ -277,6 +280,7 @@ static void slot_begin(struct daemon *d, uint32_t slot, const struct kept_call *
 	c->tools = row->flags & FLAG_TOOLS;
 	c->kept = row->flags & FLAG_TURN;
 	c->restarted = true;
+	c->anew = row->flags & FLAG_ANEW;
 	c->detach_us = row->detach_us;
 	c->window = row->window;
 	c->progress_us = d->now_us;
@@ -434,7 +438,9 @@ int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *
 		c->deadline_us = d->now_us + (row.deadline_ms > now ? (row.deadline_ms - now) * 1000 : 1);
 	}
 	s->known = s->mark[s->mark_count - 1].start;
-	keep_marks_restore(d, row.slot);
+	c->anew = c->anew || (row.kernel_boot != 0 && row.kernel_boot != d->kernel_boot);
+	if (!c->anew)
+		keep_marks_restore(d, row.slot);
 	if (bad || d->restore_other || (c->forced && !c->own && !s->form))
 		turn_restart_fail(d, row.slot);
 	else

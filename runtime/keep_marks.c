@@ -1,6 +1,8 @@
 /*
  * Where each DATA ended, in the file `streams`: it is written before the DATA is sent and never flushed, so
- * it outlives the process, and a stream goes on without gap or repeat. After a power cut it begins anew.
+ * it outlives the process, and a stream goes on without gap or repeat. A DATA whose mark cannot be written is
+ * not sent, unless its cuts are on the disk with the answer. After a power cut the marks are not relied on: a
+ * stream of before begins anew.
  *
  * The file is mapped, since a system call for each DATA would be a third of what one costs. What is written
  * there has its blocks first, so that a full disk is an error of fallocate and not a signal; not on Btrfs,
@@ -17,6 +19,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "runtime/fault.h"
 #include "runtime/keep.h"
 
 enum { ROOM_BYTES = 16 << 10 /* blocks that a call gets at a time */ };
@@ -63,10 +66,25 @@ static void streams_map(struct daemon *d, uint64_t size)
 	d->marks = at == MAP_FAILED ? NULL : at;
 }
 
+/* Of the running kernel: marks that it has written are there as long as it runs. */
+static uint32_t kernel_boot(void)
+{
+	uint8_t text[64];
+	const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
+	const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
+	uint32_t boot = 2166136261u;
+	for (ssize_t i = 0; i < n; i++)
+		boot = (boot ^ text[i]) * 16777619u;
+	if (fd >= 0)
+		close(fd);
+	return boot | 1;
+}
+
 int keep_streams_open(struct daemon *d)
 {
 	char path[OPTIONS_PATH_MAX + 16];
 	struct stat st;
+	d->kernel_boot = kernel_boot();
 	snprintf(path, sizeof path, "%s/streams", d->options.state);
 	d->streams = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (d->streams >= 0 && fstat(d->streams, &st) == 0 && S_ISREG(st.st_mode)) {
@@ -101,21 +119,23 @@ static bool room(struct daemon *d, uint32_t call, uint64_t at)
 	return true;
 }
 
-void keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark)
+bool keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark)
 {
-	const struct call *c = &d->calls[call];
-	if (d->streams < 0 || !c->kept)
-		return;
+	struct call *c = &d->calls[call];
+	if (d->streams < 0 || !c->kept || seq <= c->marked)
+		return true;
+	if (seq != c->marked + 1 || fault_pass(FAULT_MARK) != 0)
+		return false;
 	const uint64_t at = mark_at(d, call, seq);
 	struct kept_mark m = {op_word(&c->op), (uint32_t)seq, mark->tokens, mark->bytes, 0};
 	m.check = mark_check(&m);
 	if (room(d, call, at)) {
 		memcpy(d->marks + at, &m, sizeof m);
-		return;
+		c->marked = seq;
+	} else if (pwrite(d->streams, &m, sizeof m, (off_t)at) == (ssize_t)sizeof m) {
+		c->marked = seq;
 	}
-	/* Where it cannot be written the stream begins anew after a restart. */
-	ssize_t ignored = pwrite(d->streams, &m, sizeof m, (off_t)at);
-	(void)ignored;
+	return c->marked == seq;
 }
 
 void keep_marks_restore(struct daemon *d, uint32_t call)
@@ -135,6 +155,6 @@ void keep_marks_restore(struct daemon *d, uint32_t call)
 		before = m;
 		c->sent[seq - 1] = (struct sent_mark){m.tokens, m.bytes};
 	}
-	c->seq_made = seq - 1;
+	c->seq_made = c->marked = seq - 1;
 	c->made_tokens = c->seq_made ? c->sent[c->seq_made - 1].tokens : 0;
 }

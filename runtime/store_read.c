@@ -304,7 +304,11 @@ static int look_find(struct store_reader *reader, uint64_t seq, const void *byte
 	size_t length;
 	if (seq < reader->first)
 		seq = reader->first;
-	for (; seq <= reader->walk.archived.seq; seq++) {
+	for (uint32_t i = 1; seq <= reader->walk.archived.seq; seq++, i++) {
+		if (i % LOOKS_MAX == 0) {
+			look_end(reader);
+			TRY(look_begin(reader));
+		}
 		TRY(entry_find(reader, seq, &entry, &length));
 		if (memmem(entry, length, bytes, count) == NULL)
 			continue;

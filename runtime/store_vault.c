@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
 #include <sodium.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -32,6 +33,8 @@ _Static_assert(sizeof(struct slot) == 64, "a slot lies within one sector");
 struct vault {
 	int fd;
 	_Atomic bool dirty;
+	pthread_mutex_t mutex; /* held where a slot changes, and by the writer when it writes all of them */
+	bool unwritten;        /* under it: a slot is not in the file as it is here */
 	uint32_t count, free_count, index_mask, gone;
 	struct slot *slot;
 	uint32_t *free, *index; /* index: of owners, open addressing; owners are random numbers */
@@ -80,13 +83,29 @@ static uint32_t index_find(const struct vault *v, const uint8_t owner[VAULT_OWNE
 	return INDEX_FREE;
 }
 
-/* Into the page cache, which outlives the process; the writer flushes. */
+static int slots_put(const struct vault *v, uint32_t first, uint32_t count)
+{
+	const size_t bytes = count * sizeof v->slot[0];
+	const long fault = fault_pass(FAULT_KEY);
+	if (fault != 0)
+		return store_code((int)fault);
+	for (size_t at = 0; at < bytes;) {
+		const ssize_t n = pwrite(v->fd, (const uint8_t *)&v->slot[first] + at, bytes - at,
+					 (off_t)(first * sizeof v->slot[0] + at));
+		if (n <= 0)
+			return n < 0 ? store_code(errno) : -ERR_IO;
+		at += (size_t)n;
+	}
+	return 0;
+}
+
+/* Into the page cache, which outlives the process; the writer flushes. The blocks are there from the first
+   day, but not every file system writes into those: what fails is written again before the flush. */
 static void slot_write(struct vault *v, uint32_t i)
 {
 	v->slot[i].crc = v->slot[i].used ? slot_crc(&v->slot[i]) : 0;
-	const ssize_t n = pwrite(v->fd, &v->slot[i], sizeof v->slot[i], (off_t)i * (off_t)sizeof v->slot[i]);
-	/* The blocks are there from the first day; what fails all the same is met at the flush. */
-	(void)n;
+	if (slots_put(v, i, 1) != 0)
+		v->unwritten = true;
 	atomic_store(&v->dirty, true);
 }
 
@@ -149,6 +168,7 @@ int vault_open(const char *dir, uint32_t owners, struct vault **out, char *reaso
 	struct vault *v = calloc(1, sizeof *v);
 	if (v == NULL)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
+	pthread_mutex_init(&v->mutex, NULL);
 	v->count = 2 * owners + SLOTS_EXTRA;
 	snprintf(path, sizeof path, "%.3000s/keys", dir);
 	v->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
@@ -177,6 +197,7 @@ void vault_close(struct vault **vault)
 	free(v->slot);
 	free(v->free);
 	free(v->index);
+	pthread_mutex_destroy(&v->mutex);
 	free(v);
 }
 
@@ -205,6 +226,7 @@ const uint8_t *vault_key(struct vault *vault, const uint8_t owner[VAULT_OWNER], 
 		return NULL;
 	const uint32_t i = vault->free[--vault->free_count];
 	struct slot *s = &vault->slot[i];
+	pthread_mutex_lock(&vault->mutex);
 	*s = (struct slot){.used = 1};
 	memcpy(s->owner, owner, VAULT_OWNER);
 	randombytes_buf(s->key, sizeof s->key);
@@ -213,6 +235,7 @@ const uint8_t *vault_key(struct vault *vault, const uint8_t owner[VAULT_OWNER], 
 	else
 		index_put(vault, i);
 	slot_write(vault, i);
+	pthread_mutex_unlock(&vault->mutex);
 	return s->key;
 }
 
@@ -221,8 +244,10 @@ void vault_end(struct vault *vault, const uint8_t owner[VAULT_OWNER], uint64_t m
 	const uint32_t at = index_find(vault, owner);
 	if (at == INDEX_FREE || vault->slot[vault->index[at]].ended_ms != 0)
 		return;
+	pthread_mutex_lock(&vault->mutex);
 	vault->slot[vault->index[at]].ended_ms = ms;
 	slot_write(vault, vault->index[at]);
+	pthread_mutex_unlock(&vault->mutex);
 }
 
 void vault_drop(struct vault *vault, const uint8_t owner[VAULT_OWNER])
@@ -233,8 +258,10 @@ void vault_drop(struct vault *vault, const uint8_t owner[VAULT_OWNER])
 	const uint32_t i = vault->index[at];
 	vault->index[at] = INDEX_GONE;
 	vault->gone++;
+	pthread_mutex_lock(&vault->mutex);
 	sodium_memzero(&vault->slot[i], sizeof vault->slot[i]);
 	slot_write(vault, i);
+	pthread_mutex_unlock(&vault->mutex);
 	vault->free[vault->free_count++] = i;
 }
 
@@ -263,10 +290,24 @@ void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_
 
 int vault_sync(struct vault *vault)
 {
+	int code = 0;
 	if (!atomic_exchange(&vault->dirty, false))
 		return 0;
-	const long fault = fault_pass(FAULT_KEYS);
-	if (fault != 0)
-		return store_code((int)fault);
-	return fdatasync(vault->fd) == 0 ? 0 : store_code(errno);
+	pthread_mutex_lock(&vault->mutex);
+	if (vault->unwritten)
+		code = slots_put(vault, 0, vault->count);
+	vault->unwritten = code != 0;
+	pthread_mutex_unlock(&vault->mutex);
+	if (code == 0)
+		code = store_code_of((int)fault_pass(FAULT_KEYS));
+	if (code == 0)
+		code = store_code_of(fdatasync(vault->fd) == 0 ? 0 : errno);
+	/* What the file has now is not known: all of it again, before anything that it opens is committed. */
+	if (code != 0) {
+		pthread_mutex_lock(&vault->mutex);
+		vault->unwritten = true;
+		pthread_mutex_unlock(&vault->mutex);
+		atomic_store(&vault->dirty, true);
+	}
+	return code;
 }

@@ -29,7 +29,8 @@ uint32_t vault_sweep(struct vault *vault, uint64_t before_ms);
 /* Who is not known any more has ended. */
 void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_t owner[VAULT_OWNER]),
 		      void *arg, uint64_t ms);
-/* From the writer, before a commit: the keys of what it writes are on the disk before it is. */
+/* From the writer, before a commit: the keys of what it writes are on the disk before it is, and those that
+   were written over are gone from it. What could not be written then is written now. */
 int vault_sync(struct vault *vault);
 
 #endif

@@ -21,7 +21,8 @@
 
 enum {
 	WALK_CPU_S = 120, /* a cycle of pages ends there */
-	BREATHE = 4096    /* entries of one transaction beside a daemon: some milliseconds */
+	BREATHE = 4096,   /* entries, rows or values of one transaction beside a daemon: some milliseconds */
+	BREATHE_BYTES = 16 << 20 /* of values */
 };
 
 static int refuse_file(char *reason, const char *what, int rc)
@@ -71,36 +72,75 @@ static bool name_is(const MDB_val *key, const char *name)
 	return key->mv_size == strlen(name) && memcmp(key->mv_data, name, key->mv_size) == 0;
 }
 
-/* Every value is touched, so that what crashes crashes the child; what it says is proven when read. */
-static int walk_kept(MDB_txn *txn, char *reason)
+/* Old pages of the file are free again for the daemon that runs beside. What the cursor stood at is gone. */
+static int walk_breathe(MDB_txn *txn, MDB_cursor *cursor)
 {
+	mdb_txn_reset(txn);
+	const int rc = mdb_txn_renew(txn);
+	return rc == 0 ? mdb_cursor_renew(txn, cursor) : rc;
+}
+
+/* To the first key behind *key, as the table is by now. */
+static int kept_breathe(MDB_txn *txn, MDB_cursor *cursor, MDB_val *key, MDB_val *value)
+{
+	uint8_t behind[STORE_KEY_MAX + 1] = {0};
+	const size_t length = key->mv_size;
+	if (length > STORE_KEY_MAX)
+		return MDB_BAD_VALSIZE;
+	memcpy(behind, key->mv_data, length);
+	const int rc = walk_breathe(txn, cursor);
+	*key = (MDB_val){length + 1, behind};
+	return rc == 0 ? mdb_cursor_get(cursor, key, value, MDB_SET_RANGE) : rc;
+}
+
+/* The values of one table; live: their number is that of no one moment, once the walk took breath. */
+static int kept_values(MDB_txn *txn, MDB_dbi dbi, bool live, char *reason)
+{
+	MDB_stat stat;
+	MDB_cursor *cursor;
+	MDB_val key, value;
 	uint32_t sum = 0;
-	for (unsigned i = 0; i < TABLE_COUNT; i++) {
-		MDB_dbi dbi;
-		MDB_stat stat;
-		MDB_cursor *cursor;
-		MDB_val key, value;
-		int rc = mdb_dbi_open(txn, store_table_names[i], 0, &dbi);
-		if (rc == MDB_NOTFOUND)
+	size_t seen = 0, bytes = 0;
+	bool breathed = false;
+	int rc = mdb_stat(txn, dbi, &stat);
+	if (rc == 0)
+		rc = mdb_cursor_open(txn, dbi, &cursor);
+	if (rc != 0)
+		return refuse_file(reason, "a table of sessions does not open", rc);
+	rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
+	while (rc == 0 && seen++ <= stat.ms_entries) {
+		for (size_t at = 0; at < value.mv_size; at += 512)
+			sum += ((const uint8_t *)value.mv_data)[at];
+		bytes += value.mv_size;
+		if (!live || (seen < BREATHE && bytes < BREATHE_BYTES)) {
+			rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
 			continue;
+		}
+		seen = bytes = 0;
+		breathed = true;
+		rc = kept_breathe(txn, cursor, &key, &value);
 		if (rc == 0)
 			rc = mdb_stat(txn, dbi, &stat);
-		if (rc == 0)
-			rc = mdb_cursor_open(txn, dbi, &cursor);
+	}
+	mdb_cursor_close(cursor);
+	*(volatile uint32_t *)&sum = sum;
+	if (rc == MDB_NOTFOUND && (seen == stat.ms_entries || breathed))
+		return 0;
+	return refuse_file(reason, "a table of sessions is not whole", rc == MDB_NOTFOUND ? 0 : rc);
+}
+
+/* Every value is touched, so that what crashes crashes the child; what it says is proven when read. */
+static int walk_kept(MDB_txn *txn, bool live, char *reason)
+{
+	for (unsigned i = 0; i < TABLE_COUNT; i++) {
+		MDB_dbi dbi;
+		const int rc = mdb_dbi_open(txn, store_table_names[i], 0, &dbi);
+		if (rc == MDB_NOTFOUND)
+			continue;
 		if (rc != 0)
 			return refuse_file(reason, "a table of sessions does not open", rc);
-		size_t seen = 0;
-		for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && seen <= stat.ms_entries;
-		     seen++) {
-			for (size_t at = 0; at < value.mv_size; at += 512)
-				sum += ((const uint8_t *)value.mv_data)[at];
-			rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-		}
-		mdb_cursor_close(cursor);
-		if (rc != MDB_NOTFOUND || seen != stat.ms_entries)
-			return refuse_file(reason, "a table of sessions is not whole", rc == MDB_NOTFOUND ? 0 : rc);
+		TRY(kept_values(txn, dbi, live, reason));
 	}
-	*(volatile uint32_t *)&sum = sum;
 	return 0;
 }
 
@@ -173,6 +213,12 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 		rc = meta_get(txn, meta, "clean", &clean, sizeof clean);
 	out->clean = rc == 0 && clean == 1;
 	store_genesis(out->archived.hash, uuid);
+	MDB_dbi audit;
+	MDB_stat stat = {0};
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "audit", MDB_INTEGERKEY, &audit);
+	if (rc == 0)
+		rc = mdb_stat(txn, audit, &stat);
 	if (rc == 0) {
 		rc = meta_get(txn, meta, "archived", &out->archived, sizeof out->archived);
 		if (rc == MDB_NOTFOUND)
@@ -180,15 +226,46 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 		else if (rc == 0 && out->archived.seq > out->head.seq)
 			rc = MDB_CORRUPTED;
 	}
+	out->entries = stat.ms_entries + out->archived.seq;
 	return rc == 0 ? 0 : refuse_file(reason, "its head does not read", rc);
 }
 
-static int walk_own(MDB_txn *txn, uint64_t seq, struct store_walk *out, char *reason)
+static bool row_right(const MDB_val *key, const MDB_val *value, uint64_t seq, uint64_t *number)
+{
+	struct store_own row;
+	if (key->mv_size != sizeof *number || value->mv_size != sizeof row)
+		return false;
+	memcpy(number, key->mv_data, sizeof *number);
+	memcpy(&row, value->mv_data, sizeof row);
+	return row.crc == store_crc(*number, &row) && row.last_seq <= seq;
+}
+
+/* The table and the head as they are by now; the cursor goes to the first row from `number` on. */
+static int own_breathe(MDB_txn *txn, MDB_cursor *cursor, uint64_t number, MDB_val *key, MDB_val *value,
+		       MDB_stat *stat, uint64_t *seq)
+{
+	struct store_head head;
+	MDB_dbi meta;
+	int rc = walk_breathe(txn, cursor);
+	if (rc == 0)
+		rc = mdb_stat(txn, mdb_cursor_dbi(cursor), stat);
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "meta", 0, &meta);
+	if (rc == 0)
+		rc = meta_get(txn, meta, "head", &head, sizeof head);
+	if (rc == 0)
+		*seq = head.seq;
+	*key = (MDB_val){sizeof number, &number};
+	return rc == 0 ? mdb_cursor_get(cursor, key, value, MDB_SET_RANGE) : rc;
+}
+
+static int walk_own(MDB_txn *txn, bool live, struct store_walk *out, char *reason)
 {
 	MDB_dbi own;
 	MDB_cursor *cursor;
 	MDB_stat stat;
 	MDB_val key, value;
+	uint64_t number, seq = out->head.seq;
 	int rc = mdb_dbi_open(txn, "own", MDB_INTEGERKEY, &own);
 	if (rc == 0)
 		rc = mdb_stat(txn, own, &stat);
@@ -196,21 +273,16 @@ static int walk_own(MDB_txn *txn, uint64_t seq, struct store_walk *out, char *re
 		rc = mdb_cursor_open(txn, own, &cursor);
 	if (rc != 0)
 		return refuse_file(reason, "the owners' table does not open", rc);
+	const size_t least = stat.ms_entries; /* rows are never removed */
 	rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
-	while (rc == 0 && out->rows < stat.ms_entries) {
-		struct store_own row;
-		uint64_t number;
-		if (key.mv_size != sizeof number || value.mv_size != sizeof row)
-			break;
-		memcpy(&number, key.mv_data, sizeof number);
-		memcpy(&row, value.mv_data, sizeof row);
-		if (row.crc != store_crc(number, &row) || row.last_seq > seq)
-			break;
+	while (rc == 0 && out->rows < stat.ms_entries && row_right(&key, &value, seq, &number)) {
 		out->rows++;
-		rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
+		rc = live && out->rows % BREATHE == 0 ?
+			     own_breathe(txn, cursor, number + 1, &key, &value, &stat, &seq) :
+			     mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
 	}
 	mdb_cursor_close(cursor);
-	if (rc == MDB_NOTFOUND && out->rows == stat.ms_entries)
+	if (rc == MDB_NOTFOUND && out->rows >= least && out->rows <= stat.ms_entries)
 		return 0;
 	return store_refuse(reason, -ERR_INTEGRITY,
 			    "audit log: owner row %llu of %llu is damaged; restore the folder from a copy, or "
@@ -234,28 +306,20 @@ static int entry_check(const void *bytes, size_t count, uint64_t seq, uint8_t ha
 	return watch != NULL ? watch->entry(watch->arg, seq, hash, reason) : 0;
 }
 
-/* Old pages of the file are free again for the daemon that runs beside. */
-static int walk_breathe(MDB_txn *txn, MDB_cursor *cursor)
-{
-	mdb_txn_reset(txn);
-	const int rc = mdb_txn_renew(txn);
-	return rc == 0 ? mdb_cursor_renew(txn, cursor) : rc;
-}
-
-/* It was moved by the daemon that runs beside, since the walk began. */
+/* It was moved by the daemon that runs beside, since the walk began. g: the segment of the one before. */
 static int entry_moved(const struct store_watch *watch, const uint8_t uuid[STORE_UUID], uint64_t seq,
-		       uint8_t hash[STORE_HASH], char *reason)
+		       struct segment *g, uint8_t hash[STORE_HASH], char *reason)
 {
-	struct segment g;
 	const uint8_t *bytes;
 	uint32_t length;
-	if (watch == NULL || !watch->live || segment_open(watch->dir, uuid, seq, &g) != 0)
+	if (g->bytes == NULL || seq > g->last) {
+		segment_close(g);
+		if (watch == NULL || !watch->live || segment_open(watch->dir, uuid, seq, g) != 0)
+			return refuse_chain(reason, "it is not there", seq);
+	}
+	if (segment_entry(g, seq, &bytes, &length) != 0)
 		return refuse_chain(reason, "it is not there", seq);
-	int err = segment_entry(&g, seq, &bytes, &length);
-	err = err != 0 ? refuse_chain(reason, "it is not there", seq) :
-			 entry_check(bytes, length, seq, hash, watch, reason);
-	segment_close(&g);
-	return err;
+	return entry_check(bytes, length, seq, hash, watch, reason);
 }
 
 /* The entries of a table from where the chain is taken up: that of `seq`, whose hash is `hash`. */
@@ -264,28 +328,29 @@ static int walk_entries(MDB_txn *txn, MDB_cursor *cursor, const uint8_t uuid[STO
 			char *reason)
 {
 	MDB_val key, value;
+	struct segment moved = {0};
 	bool seek = true;
-	while (seq < out->head.seq) {
+	int err = 0;
+	while (err == 0 && seq < out->head.seq) {
 		uint64_t number = 0, wanted = ++seq;
 		key = (MDB_val){sizeof wanted, &wanted};
 		if (watch != NULL && watch->live && seq % BREATHE == 0) {
-			if (walk_breathe(txn, cursor) != 0)
-				return refuse_chain(reason, "it cannot be read", seq);
+			if (walk_breathe(txn, cursor) != 0) {
+				err = refuse_chain(reason, "it cannot be read", seq);
+				break;
+			}
 			seek = true;
 		}
 		const int rc = mdb_cursor_get(cursor, &key, &value, seek ? MDB_SET_RANGE : MDB_NEXT);
-		seek = false;
 		if (rc == 0 && key.mv_size == sizeof number)
 			memcpy(&number, key.mv_data, sizeof number);
 		out->checked++;
-		if (rc == 0 && number == seq) {
-			TRY(entry_check(value.mv_data, value.mv_size, seq, hash, watch, reason));
-			continue;
-		}
-		TRY(entry_moved(watch, uuid, seq, hash, reason));
-		seek = true;
+		seek = rc != 0 || number != seq;
+		err = seek ? entry_moved(watch, uuid, seq, &moved, hash, reason) :
+			     entry_check(value.mv_data, value.mv_size, seq, hash, watch, reason);
 	}
-	return 0;
+	segment_close(&moved);
+	return err;
 }
 
 /* From the entry before the first one checked, whose stored hash is where the chain is taken up. */
@@ -294,13 +359,10 @@ static int walk_audit(MDB_txn *txn, const uint8_t uuid[STORE_UUID], uint64_t tai
 {
 	MDB_dbi audit;
 	MDB_cursor *cursor;
-	MDB_stat stat;
 	uint8_t hash[STORE_HASH];
 	const uint64_t last = out->head.seq, archived = out->archived.seq;
 	uint64_t seq = last - archived <= tail ? archived : last - tail;
 	int rc = mdb_dbi_open(txn, "audit", MDB_INTEGERKEY, &audit);
-	if (rc == 0)
-		rc = mdb_stat(txn, audit, &stat);
 	if (rc == 0)
 		rc = mdb_cursor_open(txn, audit, &cursor);
 	if (rc != 0)
@@ -315,7 +377,6 @@ static int walk_audit(MDB_txn *txn, const uint8_t uuid[STORE_UUID], uint64_t tai
 	int err = rc != 0 ? refuse_chain(reason, "it is not there", seq) :
 			    walk_entries(txn, cursor, uuid, seq, hash, out, watch, reason);
 	mdb_cursor_close(cursor);
-	out->entries = stat.ms_entries + archived;
 	if (err != 0)
 		return err;
 	if (memcmp(hash, out->head.hash, STORE_HASH) != 0)
@@ -369,6 +430,10 @@ int store_names_keep(MDB_env *env)
 		rc = mdb_dbi_open(txn, names[i], MDB_INTEGERKEY, &dbi);
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "meta", 0, &dbi);
+	for (unsigned i = 0; i < TABLE_COUNT && rc == 0; i++) {
+		rc = mdb_dbi_open(txn, store_table_names[i], 0, &dbi);
+		rc = rc == MDB_NOTFOUND ? 0 : rc;
+	}
 	if (rc == 0)
 		return mdb_txn_commit(txn);
 	mdb_txn_abort(txn);
@@ -382,6 +447,7 @@ static int walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth d
 	MDB_txn *txn;
 	MDB_envinfo info;
 	unsigned count;
+	const bool live = watch != NULL && watch->live;
 	*out = (struct store_walk){0};
 	*found = STORE_EMPTY;
 	int rc = mdb_env_info(env, &info);
@@ -398,11 +464,17 @@ static int walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth d
 		*found = STORE_WHOLE;
 		err = walk_meta(txn, uuid, out, reason);
 		if (err == 0 && depth != WALK_HEAD)
-			err = walk_own(txn, out->head.seq, out, reason);
+			err = walk_own(txn, live, out, reason);
 		if (err == 0 && depth != WALK_HEAD)
-			err = walk_kept(txn, reason);
-		if (err == 0 && watch != NULL)
+			err = walk_kept(txn, live, reason);
+		if (err == 0 && watch != NULL) {
+			/* Files, not the table: however long that takes, no page of it is held meanwhile. */
+			if (live)
+				mdb_txn_reset(txn);
 			err = walk_segments(uuid, watch, out, reason);
+			if (err == 0 && live && (rc = mdb_txn_renew(txn)) != 0)
+				err = refuse_file(reason, "it cannot be read on", rc);
+		}
 		if (err == 0)
 			err = walk_audit(txn, uuid, tails[depth], out, watch, reason);
 	}
@@ -473,6 +545,9 @@ static void child_run(const char *dir, uint64_t map_bytes, const uint8_t uuid[ST
 	verdict.err = store_open_reading(dir, map_bytes, false, &env, verdict.reason);
 	if (verdict.err == 0)
 		verdict.err = store_walk(env, uuid, WALK_TAIL, &walk, &verdict.found, verdict.reason);
+	/* What the parent looks for itself: another way through the file's pages. */
+	if (verdict.err == 0)
+		verdict.err = store_walk(env, uuid, WALK_HEAD, &walk, &verdict.found, verdict.reason);
 	ssize_t n = write(pipe_fd, &verdict, sizeof verdict);
 	_exit(n == (ssize_t)sizeof verdict ? 0 : 1);
 }

@@ -54,11 +54,11 @@ def skip_all(reason):
 
 
 class Daemon:
-    def __init__(self, model, *options, state=None, home=None, wait=True, descriptors=None):
+    def __init__(self, model, *options, state=None, home=None, wait=True, descriptors=None, under=()):
         self.home = home or tempfile.mkdtemp(prefix="hf-")
         self.endpoint = f"ipc://{self.home}/rpc.sock"
         self.log = open(f"{self.home}/log", "ab")
-        self.command = [f"{BUILD}/holdfastd", "--model", model, "--listen", self.endpoint, "--state",
+        self.command = [*under, f"{BUILD}/holdfastd", "--model", model, "--listen", self.endpoint, "--state",
                         state or f"{self.home}/state", "--cache", f"{self.home}/cache", *options]
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         preexec_fn=descriptors and (lambda: resource.setrlimit(

@@ -50,11 +50,11 @@ def left_clean(daemon):
     unsanitary(daemon.words())
 
 
-def begin(home, *options, model=MODEL):
+def begin(home, *options, model=MODEL, **more):
     """A daemon in a folder of its own, or in the one that another has left, whose words are put aside."""
     if home and os.path.exists(f"{home}/log"):
         os.rename(f"{home}/log", f"{home}/log.{time.time()}")
-    return Daemon(model, *options, home=home)
+    return Daemon(model, *options, home=home, **more)
 
 
 def kill(daemon):
@@ -84,6 +84,38 @@ def await_message(wire, type, channel):
         message = wire.receive()
         if message[:2] == (type, channel):
             return message[3]
+
+
+def ask(ids, **more):
+    return {"tokens": True, "logprobs": 1, "ignore_end": True, "max_tokens": 20, **more}, ar1.pack(ids)
+
+
+def resume(wire, op, after, window=1 << 20):
+    wire.channel += 1
+    wire.send(ar1.RESUME, wire.channel, {"op": op, "after_seq": after, "window": window})
+    return wire.channel
+
+
+def more_of_it(wire, channel, reply, tokens):
+    """Continues a Reply: the next message must have the next number."""
+    had = len(reply.ids)
+    while True:
+        type, at, seq, body, blob = wire.receive(60)
+        if at != channel or type in (ar1.NOTE, ar1.ACCEPTED):
+            continue
+        assert type != ar1.REJECT, body
+        reply.seq += 1
+        assert seq == reply.seq, f"gap in seq: {seq} after {reply.seq - 1}"
+        if type == ar1.END:
+            reply.end = body
+            return
+        off, count, text, logprobs = body
+        reply.ids += ar1.struct.unpack(f"<{count}I", blob)
+        reply.text += text or ""
+        reply.logprobs += [ar1.struct.pack("<f", x["p"]) for x in logprobs or []]
+        assert off == len(reply.text.encode()), "off is the byte offset after the message"
+        if tokens and len(reply.ids) - had >= tokens:
+            return
 
 
 def start(*options):

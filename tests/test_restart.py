@@ -8,8 +8,8 @@ import signal
 import time
 
 import ar1
-from ar1 import CALL, DATA, END, RESUME, Refused, Reply, Tap, Wire, pack
-from daemon_rig import begin, kill, left_clean, unsanitary, words
+from ar1 import DATA, END, Refused, Tap, Wire, pack
+from daemon_rig import ask, begin, kill, left_clean, more_of_it, resume, unsanitary, words
 
 tap = Tap()
 RANDOM = random.Random(11)
@@ -21,10 +21,6 @@ def start(home=None, *options):
     return begin(home, *OPTIONS, *options)
 
 
-def ask(ids, **more):
-    return {"tokens": True, "logprobs": 1, "ignore_end": True, "max_tokens": 20, **more}, pack(ids)
-
-
 def right_tokens(turns):
     """What a daemon that lives says to the same turns."""
     daemon = start()
@@ -33,12 +29,6 @@ def right_tokens(turns):
     replies = [wire.turn(session, ids, ignore_end=True, **more) for ids, more in turns]
     left_clean(daemon)
     return replies
-
-
-def resume(wire, op, after, window=1 << 20):
-    wire.channel += 1
-    wire.send(RESUME, wire.channel, {"op": op, "after_seq": after, "window": window})
-    return wire.channel
 
 
 def goes_on():
@@ -138,28 +128,6 @@ def streams():
         wire.ok("session.close", sess=session)
         kill(daemon)
     left_clean(start(home))
-
-
-def more_of_it(wire, channel, reply, tokens):
-    """Continues a Reply: the next message must have the next number."""
-    had = len(reply.ids)
-    while True:
-        type, at, seq, body, blob = wire.receive(60)
-        if at != channel or type in (ar1.NOTE, ar1.ACCEPTED):
-            continue
-        assert type != ar1.REJECT, body
-        reply.seq += 1
-        assert seq == reply.seq, f"gap in seq: {seq} after {reply.seq - 1}"
-        if type == END:
-            reply.end = body
-            return
-        off, count, text, logprobs = body
-        reply.ids += ar1.struct.unpack(f"<{count}I", blob)
-        reply.text += text or ""
-        reply.logprobs += [ar1.struct.pack("<f", x["p"]) for x in logprobs or []]
-        assert off == len(reply.text.encode()), "off is the byte offset after the message"
-        if tokens and len(reply.ids) - had >= tokens:
-            return
 
 
 def keys():

@@ -401,6 +401,127 @@ static void verified_beside(void)
 	EXPECT_EQ(store_close(&s), 0);
 }
 
+/* An entry that is looked at takes its time: the walk goes through segments, and the entries of a daemon
+   that goes on moving them, for longer than anyone may stay in a transaction. */
+static int entry_slow(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], char *reason)
+{
+	(void)hash;
+	(void)reason;
+	if (seq % 8 == 0)
+		usleep(4000);
+	++*(uint64_t *)arg;
+	return 0;
+}
+
+static int walk_slowly(void)
+{
+	struct store_disk disk;
+	struct store_walk walk;
+	uint64_t seen = 0;
+	bool live;
+	int code = store_disk_lock(store_dir, &disk, &live, store_reason);
+	if (code == 0 && live)
+		code = store_open_reading(store_dir, 1ull << 30, true, &disk.env, store_reason);
+	const struct store_watch watch = {entry_slow, &seen, store_dir, true};
+	if (code == 0)
+		code = store_walk_all(disk.env, disk.uuid, &watch, &walk, store_reason);
+	if (code != 0)
+		printf("# %s\n", store_reason);
+	return code == 0 && live && walk.archived.seq >= 1800 && seen == walk.head.seq ? 0 : 1;
+}
+
+/* verify of a log with segments, beside a daemon that ends who stays. */
+static void verified_slowly(void)
+{
+	struct store *s;
+	struct store_options o = dir_options();
+	o.history_entries = 200;
+	o.segment_entries = 64;
+	o.readers_ms = 20;
+	o.reader_stay_ms = 400;
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	uint64_t step = 1;
+	for (; step <= 2200; step++)
+		REQUIRE(push_step(s, step) == 0);
+	for (unsigned i = 0; i < 5000 && store_archived(s) < 1800; i++)
+		wait_ms(1);
+	fflush(stdout);
+	const pid_t pid = fork();
+	REQUIRE(pid >= 0);
+	if (pid == 0)
+		_exit(walk_slowly());
+	int status = -1;
+	while (waitpid(pid, &status, WNOHANG) == 0) {
+		push_step(s, step++);
+		wait_ms(1);
+	}
+	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	EXPECT_EQ(store_reader_ended(s), 0);
+	EXPECT_EQ(store_close(&s), 0);
+}
+
+static int keep_wait(struct store *s, uint32_t number, const void *value, size_t bytes)
+{
+	struct store_key key = {.length = sizeof number};
+	memcpy(key.bytes, &number, sizeof number);
+	int err = store_keep(s, TABLE_TURN, &key, false, NULL, value, bytes);
+	for (unsigned i = 0; i < 10000 && err == -ERR_AUDIT_STALLED; i++) {
+		wait_ms(1);
+		err = store_keep(s, TABLE_TURN, &key, false, NULL, value, bytes);
+	}
+	return err;
+}
+
+/* verify beside a writer that changes rows and values, of which there are more than one transaction sees. */
+static void verified_rows(void)
+{
+	struct store *s;
+	const struct store_options o = dir_options();
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	enum { VALUES = 10000, RUNS = 40 };
+	struct store_record end = step_end(0);
+	struct store_record run = {.kind = STORE_ASSIGN, .session = {1}, .page_count = 256, .tag_first = 1};
+	for (uint32_t i = 0; i < VALUES; i++) {
+		REQUIRE(keep_wait(s, i, &i, sizeof i) == 0);
+		end.step++;
+		if (i % 256 == 255 && i / 256 < RUNS) {
+			run.page_first = i / 256 * 256;
+			run.tag_first += 256;
+			EXPECT_EQ(push_wait(s, &run), 0);
+		}
+		EXPECT_EQ(push_wait(s, &end), 0);
+	}
+	EXPECT(durable_wait(s, end.step));
+	fflush(stdout);
+	const pid_t pid = fork();
+	REQUIRE(pid >= 0);
+	if (pid == 0) {
+		int bad = 0;
+		for (unsigned i = 0; i < 8; i++) {
+			struct store_verified v;
+			const int code = store_verify(store_dir, &v, store_reason);
+			if (code != 0)
+				printf("# %s\n", store_reason);
+			bad += code != 0 || v.rows < 39 * 256;
+		}
+		_exit(bad != 0);
+	}
+	int status = -1;
+	for (uint32_t i = 0; waitpid(pid, &status, WNOHANG) == 0; i++) {
+		/* Rows come and change, values go and come. */
+		EXPECT_EQ(keep_wait(s, i * 37 % VALUES, i % 3 ? &i : NULL, i % 3 ? sizeof i : 0), 0);
+		struct store_record page = {.kind = STORE_ASSIGN, .session = {2}, .page_count = 1,
+					    .page_first = 20000 + i, .tag_first = 1000000 + i};
+		EXPECT_EQ(push_wait(s, &page), 0);
+		end.step++;
+		EXPECT_EQ(push_wait(s, &end), 0);
+	}
+	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+	EXPECT_EQ(store_close(&s), 0);
+	struct store_verified v;
+	EXPECT(dir_sound(&v));
+}
+
 static void in_dir(void (*test)(void), const char *what)
 {
 	dir_make(true);
@@ -421,5 +542,7 @@ int main(void)
 	in_dir(reader_ended, "a reader that stays for too long is ended");
 	in_dir(reader_moves, "a reader that goes on holds nothing up");
 	in_dir(verified_beside, "verify beside a writer, in many transactions");
+	in_dir(verified_slowly, "verify of segments takes its time, and is not ended for it");
+	in_dir(verified_rows, "verify beside a writer of rows and values, in many transactions");
 	return tap_done();
 }
