@@ -1,6 +1,7 @@
 /*
- * What a front process before the daemon would cost: 32 messages of a token each, every 5 ms, to one reader, from
- * who has the ROUTER himself, and from one who hands each over a SEQPACKET socket to a process that has it.
+ * What a front process before the daemon would cost: 32 messages of a token each, every 5 ms, to one
+ * reader, from who has the ROUTER himself, and from one who hands each over a SEQPACKET socket to a
+ * process that has it.
  *
  *	bench_front
  *
@@ -69,7 +70,8 @@ static void reader(void)
 		age[i] = (now() - m.made) * 1e6;
 	}
 	qsort(age, (size_t)count, sizeof *age, smaller);
-	printf("p10 %.0f us, p50 %.0f us, p99 %.0f us", age[count / 10], age[count / 2], age[count / 100 * 99]);
+	printf("p10 %.0f us, p50 %.0f us, p99 %.0f us", age[count / 10], age[count / 2],
+	       age[count / 100 * 99]);
 	fflush(stdout);
 	_exit(0);
 }
