@@ -392,8 +392,8 @@ int hf_session_continue(struct hf_client *c, struct hf_session *s, const struct 
 	return turn(c, METHOD_SESSION_CONTINUE, s, t, stream, end);
 }
 
-int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
-	uint64_t to_turn, struct hf_session *out, struct hf_end *end)
+static int fork_as(struct hf_client *c, struct hf_session *s, uint64_t to_tokens, uint64_t to_turn,
+	bool tied, struct hf_session *out, struct hf_end *end)
 {
 	HOLD(c);
 	struct wire_call *m = client_begin(c, held, METHOD_SESSION_FORK, s, end);
@@ -401,8 +401,21 @@ int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_token
 		return end->code;
 	m->a.tokens = to_tokens;
 	m->a.to_turn = to_turn;
+	m->a.tied = tied;
 	call_run(c, NULL, 0, NULL, end);
 	return client_opened(out, end);
+}
+
+int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
+	uint64_t to_turn, struct hf_session *out, struct hf_end *end)
+{
+	return fork_as(c, s, to_tokens, to_turn, false, out, end);
+}
+
+int hf_session_fork_tied(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
+	uint64_t to_turn, struct hf_session *out, struct hf_end *end)
+{
+	return fork_as(c, s, to_tokens, to_turn, true, out, end);
 }
 
 int hf_session_rollback(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
@@ -426,6 +439,11 @@ int hf_session_close(struct hf_client *c, struct hf_session *s, struct hf_end *e
 int hf_session_forget(struct hf_client *c, struct hf_session *s, struct hf_end *end)
 {
 	return simple(c, METHOD_SESSION_FORGET, s, end);
+}
+
+int hf_session_touch(struct hf_client *c, struct hf_session *s, struct hf_end *end)
+{
+	return simple(c, METHOD_SESSION_TOUCH, s, end);
 }
 
 int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *end)

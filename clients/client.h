@@ -210,11 +210,14 @@ int hf_session_continue_start(struct hf_client *c, struct hf_session *s,
 /* Back to a number of tokens or to a turn; the other is HF_NONE. Fork: both may be. */
 int hf_session_fork(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_session *out, struct hf_end *end);
+/* The same; the new session is closed when this one is. */
+int hf_session_fork_tied(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
+	uint64_t to_turn, struct hf_session *out, struct hf_end *end);
 int hf_session_rollback(struct hf_client *c, struct hf_session *s, uint64_t to_tokens,
 	uint64_t to_turn, struct hf_end *end);
 int hf_session_close(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 /* Closes it, and removes its text, tokens and pages everywhere; what was answered cannot be asked for
-   again. Forks of it are sessions of their own. */
+   again. Forks of it are sessions of their own, unless tied: those go with it. */
 int hf_session_forget(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_show(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_attach(struct hf_client *c, struct hf_session *s, struct hf_end *end);
@@ -222,6 +225,8 @@ int hf_session_residency(struct hf_client *c, struct hf_session *s,
 	const struct hf_residency *residency, struct hf_end *end);
 int hf_session_hint(struct hf_client *c, struct hf_session *s, uint64_t returns_in_ms,
 	const char *tool, struct hf_end *end);
+/* It is still wanted: how long it rests, and its lease, count from now. */
+int hf_session_touch(struct hf_client *c, struct hf_session *s, struct hf_end *end);
 int hf_session_park(struct hf_client *c, struct hf_session *s, const char *place,
 	struct hf_end *end);
 /* The session as tokens (end->ids) and settings (end->json). */

@@ -15,7 +15,7 @@ enum { LIST_MAX = 64 };
 /* What the command line said. */
 struct said {
 	const char *command, *endpoint, *session, *system, *message, *label;
-	bool json, keep, read_stdin, ignore_end, special;
+	bool json, keep, read_stdin, ignore_end, special, tied;
 	const char *tools[WIRE_TOOLS_MAX], *stops[WIRE_STOPS_MAX], *results[LIST_MAX];
 	uint32_t tool_count, stop_count, result_count, choice_count;
 	const char *schema_path, *regex, *choices[WIRE_CHOICES_MAX];

@@ -123,6 +123,11 @@ static int command_forget(struct said *o)
 	return each_session(o, hf_session_forget);
 }
 
+static int command_touch(struct said *o)
+{
+	return each_session(o, hf_session_touch);
+}
+
 static int command_fork(struct said *o)
 {
 	struct hf_session s, out;
@@ -131,7 +136,8 @@ static int command_fork(struct said *o)
 	int exit = session_word(o, &s);
 	if (exit != EXIT_DONE)
 		return exit;
-	int code = hf_session_fork(o->client, &s, o->to_tokens, o->to_turn, &out, &end);
+	int code = (o->tied ? hf_session_fork_tied : hf_session_fork)(o->client, &s, o->to_tokens, o->to_turn,
+		&out, &end);
 	if (code == 0) {
 		hf_id_text(&out.id, text);
 		printf(o->json ? "{\"session\":\"%s\"}\n" : "%s\n", text);
@@ -229,8 +235,9 @@ static const struct command {
 		"SyLTkmtpKsfqxidMrIDGCYRPFBlu", 0, command_turn},
 	{"sessions", "", "list sessions", "nc", 0, command_sessions},
 	{"show", "ID", "show a session", "S", 1, command_show},
-	{"fork", "ID", "make a session of another's history", "Sab", 1, command_fork},
+	{"fork", "ID", "make a session of another's history", "SabO", 1, command_fork},
 	{"rollback", "ID", "take a session back", "Sab", 1, command_rollback},
+	{"touch", "ID…", "say that sessions are still wanted", "", 1000, command_touch},
 	{"close", "ID…", "end sessions", "", 1000, command_close},
 	{"forget", "ID…", "end them, and remove text, tokens and pages", "", 1000, command_forget},
 	{"ledger", "", "what memory holds, by account and column", "", 0, command_ledger},
@@ -290,6 +297,7 @@ static const struct option_entry {
 	{"choice", "TEXT", "the answer is one of these; may be repeated", 'C'},
 	{"to-tokens", "N", "so many tokens of the history stay", 'a'},
 	{"to-turn", "N", "the turns up to this one stay", 'b'},
+	{"tied", NULL, "the new session is closed when its parent is", 'O'},
 	{"first", "N", "begin with this one", 'n'},
 	{"count", "N", "list at most so many", 'c'},
 	{"special", NULL, "control tokens are recognised", 'z'},
@@ -434,6 +442,7 @@ static bool take_option(struct said *o, char letter, const char *value)
 	case 'd': return number32(value, &o->deadline_ms);
 	case 'a': return number(value, INT32_MAX, &o->to_tokens);
 	case 'b': return number(value, INT64_MAX, &o->to_turn);
+	case 'O': return o->tied = true;
 	case 'n': return number(value, UINT32_MAX, &o->first);
 	case 'c':
 		o->count_said = true;

@@ -56,7 +56,7 @@ enum wire_method {
 	METHOD_SESSION_ATTACH, METHOD_SESSION_RESIDENCY, METHOD_SESSION_HINT, METHOD_SESSION_PARK,
 	METHOD_LEDGER_SHOW, METHOD_PAGES_SHOW, METHOD_MODEL_SHOW, METHOD_TOKENIZE,
 	METHOD_DETOKENIZE, METHOD_HEALTH, METHOD_METRICS, METHOD_SESSION_EXPORT,
-	METHOD_SESSION_IMPORT, METHOD_SESSION_FORGET, METHOD_EVENTS_REPLAY, METHOD_COUNT
+	METHOD_SESSION_IMPORT, METHOD_SESSION_FORGET, METHOD_EVENTS_REPLAY, METHOD_SESSION_TOUCH, METHOD_COUNT
 };
 
 enum wire_role { WIRE_SYSTEM, WIRE_USER, WIRE_ASSISTANT, WIRE_TOOL };
@@ -141,6 +141,7 @@ struct wire_args {
 	struct wire_str choices[WIRE_CHOICES_MAX];
 	/* session.rollback, session.fork: token count or turn number to go back to */
 	uint64_t tokens, to_turn;
+	bool tied;           /* session.fork: it is closed when its parent is */
 	/* session.hint */
 	uint64_t returns_in_ms;
 	struct wire_str tool_name;

@@ -82,6 +82,7 @@ static const char *const method_names[METHOD_COUNT] = {
 	[METHOD_SESSION_IMPORT] = "session.import",
 	[METHOD_SESSION_FORGET] = "session.forget",
 	[METHOD_EVENTS_REPLAY] = "events.replay",
+	[METHOD_SESSION_TOUCH] = "session.touch",
 };
 
 enum wire_method wire_method_find(const char *at, size_t length)

@@ -385,6 +385,7 @@ static const struct field args_fields[] = {
 		.methods = M(SESSION_FORK) | M(SESSION_ROLLBACK)},
 	{"to_turn", FIELD_U64, AT(to_turn), .high = WIRE_U64_MAX, .absent = WIRE_NONE,
 		.methods = M(SESSION_FORK) | M(SESSION_ROLLBACK)},
+	{"tied", FIELD_BOOL, AT(tied), .methods = M(SESSION_FORK)},
 	{"returns_in_ms", FIELD_U64, NEEDED, AT(returns_in_ms), .high = WIRE_LEASE_MS_MAX,
 		.methods = M(SESSION_HINT)},
 	{"tool", FIELD_NAME, AT(tool_name), .low = 1, .high = WIRE_TOOL_NAME_MAX,
@@ -491,7 +492,7 @@ TABLE(call_table, call_fields, true);
 /* Methods that work on a session, and those that may name one. */
 #define ON_SESSION (TURNS | M(SESSION_FORK) | M(SESSION_ROLLBACK) | M(SESSION_CLOSE) | \
 	M(SESSION_SHOW) | M(SESSION_ATTACH) | M(SESSION_RESIDENCY) | M(SESSION_HINT) | \
-	M(SESSION_PARK) | M(SESSION_EXPORT) | M(SESSION_FORGET))
+	M(SESSION_PARK) | M(SESSION_TOUCH) | M(SESSION_EXPORT) | M(SESSION_FORGET))
 #define MAY_NAME (ON_SESSION | M(PAGES_SHOW))
 
 static int call_agrees(const struct wire_call *m)

@@ -91,7 +91,7 @@ struct session {
 	uint64_t epoch, turn;      /* turn: how many have ended */
 	uint32_t history;          /* tokens in `token` */
 	uint32_t call;             /* the running call, or NONE */
-	uint32_t mark_count;
+	uint32_t mark_count, parent; /* parent: what it is closed with, from 1; 0: it is not tied; family.c */
 	uint32_t *token;           /* context of them, or as many as there are, while it rests */
 	struct turn_mark *mark;    /* options.session_turns of them, or so */
 	uint32_t *far_token;       /* the room for all of them */
@@ -266,7 +266,7 @@ struct daemon {
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
 	bool audit_due, engine_watched;
-	uint64_t audited_us, reaped_us;
+	uint64_t audited_us, reaped_us, orphans; /* orphans: sessions that must end; family.c */
 
 	struct principal *principals;
 	struct peer *peers;

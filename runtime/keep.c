@@ -13,7 +13,7 @@
 #include "runtime/events.h"
 #include "runtime/loop.h"
 
-enum { ROW_VERSION = 1, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
+enum { ROW_VERSION = 2, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
 enum { KIND_TOKENS, KIND_MARKS, KIND_TOOLS };
 enum { FLAG_TOOLS = 1, FLAG_RAW = 2, FLAG_WAITS = 4 };
 
@@ -25,7 +25,10 @@ struct row {
 	struct template_state state;
 	char label[LABEL_MAX + 1];
 	uint8_t op[16]; /* of the turn that runs; zero: none */
+	uint8_t parent[16]; /* what it is closed with; zero: it is not tied */
 };
+/* Of version 1, which ends before `parent`. */
+enum { ROW_1_BYTES = (offsetof(struct row, parent) + 7) / 8 * 8 };
 
 /* What tokens and pages mean. */
 struct plan_row {
@@ -164,6 +167,10 @@ void keep_session(struct daemon *d, uint32_t session)
 	memcpy(row.label, s->label, sizeof row.label);
 	if (runs)
 		memcpy(row.op, d->calls[s->call].op.bytes, sizeof row.op);
+	if (session_orphan(s))
+		memset(row.parent, 0xff, sizeof row.parent); /* nobody's: it ends at the start, too */
+	else if (s->parent)
+		memcpy(row.parent, d->sessions[s->parent - 1].id.bytes, sizeof row.parent);
 	keep_key(&key, s->id.bytes, sizeof s->id.bytes);
 	keep_put(d, TABLE_SESSION, &key, &s->id, &row, sizeof row);
 	if (!s->kept && s->form)
@@ -377,6 +384,7 @@ static int limits_fit(const struct daemon *d, const struct row *row)
 struct restored {
 	uint32_t sessions, turns, damaged;
 	struct wire_id *op; /* per session: of the turn that ran; zero: none */
+	struct wire_id *parent; /* likewise: what it is tied to */
 };
 
 static int session_restore(struct daemon *d, const struct store_key *key, const struct row *row,
@@ -403,6 +411,7 @@ static int session_restore(struct daemon *d, const struct store_key *key, const 
 	session_rest(d, slot);
 	n->sessions++;
 	memcpy(n->op[slot].bytes, row->op, sizeof n->op[slot].bytes);
+	memcpy(n->parent[slot].bytes, row->parent, sizeof n->parent[slot].bytes);
 	return 0;
 }
 
@@ -433,22 +442,52 @@ static int turns_restore(struct daemon *d, struct restored *n)
 	return 0;
 }
 
+static bool row_known(const struct row *row, size_t bytes)
+{
+	return row->version == 1 ? bytes == ROW_1_BYTES : row->version == ROW_VERSION && bytes == sizeof *row;
+}
+
+/* Ties again what was tied. What a parent has left behind, since the process ended between the two, ends. */
+static void ties_restore(struct daemon *d, struct restored *n)
+{
+	static const struct wire_id none;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		if (!s->used || memcmp(&n->parent[i], &none, sizeof none) == 0)
+			continue;
+		const uint32_t parent = session_find(d, s->principal, &n->parent[i]);
+		s->parent = parent == NONE ? 0 : parent + 1;
+	}
+	/* One that is damaged may be somebody's parent. */
+	for (uint32_t i = 0; i < d->options.sessions && n->damaged == 0; i++) {
+		const struct session *s = &d->sessions[i];
+		if (!s->used || s->parent || memcmp(&n->parent[i], &none, sizeof none) == 0)
+			continue;
+		session_end(d, i);
+	}
+	for (uint32_t i = 0; i < d->options.sessions; i++)
+		if (!d->sessions[i].used)
+			memset(&n->op[i], 0, sizeof n->op[i]);
+}
+
 static int sessions_restore(struct daemon *d, struct restored *n)
 {
 	struct store_key key = {.length = 0};
 	for (;;) {
-		struct row row;
+		struct row row = {0};
 		size_t bytes = sizeof row;
 		const int code = store_kept_next(d->store, TABLE_SESSION, &key, &row, &bytes);
 		if (code == -ERR_NOT_FOUND)
 			return 0;
-		if (code == -ERR_TOO_BIG || (code == 0 && (bytes != sizeof row || row.version != ROW_VERSION))) {
+		if (code == -ERR_TOO_BIG || (code == 0 && !row_known(&row, bytes))) {
 			log_say(LOG_ERROR, "the sessions of this store are of another version of the program; use that "
 				"one, or another --state");
 			return -ERR_UNSUPPORTED;
 		}
 		if (code != 0 && code != -ERR_INTEGRITY && code != -ERR_GONE)
 			return code;
+		if (row.version < ROW_VERSION)
+			memset(row.parent, 0, sizeof row.parent);
 		n->damaged += code == -ERR_INTEGRITY;
 		if (code == -ERR_GONE)
 			session_gone(d, &key);
@@ -468,15 +507,16 @@ int keep_restore(struct daemon *d)
 	TRY(plan_restore(d, &d->restore_other));
 	TRY(lower_disk_scan(d));
 	n.op = calloc(d->options.sessions, sizeof *n.op);
-	if (!n.op)
-		return -ERR_MEMORY;
-	int code = sessions_restore(d, &n);
+	n.parent = calloc(d->options.sessions, sizeof *n.parent);
+	int code = n.op && n.parent ? sessions_restore(d, &n) : -ERR_MEMORY;
 	if (code == 0) {
+		ties_restore(d, &n);
 		lower_adopted(d);
 		lost_say(d);
 		code = turns_restore(d, &n);
 	}
 	free(n.op);
+	free(n.parent);
 	TRY(code);
 	/* What is damaged is left as it is, its key too. */
 	if (n.damaged == 0)

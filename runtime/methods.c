@@ -70,7 +70,8 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	const char *state = v.state == SESSION_RUNNING ? "running"
 			    : v.state == SESSION_WAITING ? "queued"
 			    : s->waits_since_us ? "tool_wait" : "idle";
-	wire_put_map(w, waits ? 13 : 12);
+	const bool tied = s->parent && !session_orphan(s);
+	wire_put_map(w, 12 + waits + tied);
 	wire_put_text(w, "sess");
 	wire_put_bin(w, s->id.bytes, sizeof s->id.bytes);
 	put_text(w, "state", state);
@@ -85,6 +86,10 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	put_u64(w, "idle_ms", v.state == SESSION_IDLE && d->now_us > v.idle_since_us
 				      ? (d->now_us - v.idle_since_us) / 1000 : 0);
 	put_text(w, "label", s->label);
+	if (tied) {
+		wire_put_text(w, "parent");
+		wire_put_bin(w, d->sessions[s->parent - 1].id.bytes, 16);
+	}
 	if (!waits)
 		return;
 	wire_put_text(w, "waiting");
@@ -364,6 +369,7 @@ static const struct method methods[METHOD_COUNT] = {
 	[METHOD_SESSION_RESIDENCY] = {session_method_residency, true, true},
 	[METHOD_SESSION_HINT] = {session_method_hint, true, true},
 	[METHOD_SESSION_PARK] = {session_method_park, true, true},
+	[METHOD_SESSION_TOUCH] = {session_method_touch, true, true},
 	[METHOD_SESSION_EXPORT] = {session_method_export, true, false},
 	[METHOD_SESSION_IMPORT] = {NULL, false, true},
 	[METHOD_LEDGER_SHOW] = {ledger_show, false, false},

@@ -11,11 +11,7 @@
 #include "runtime/forget.h"
 #include "runtime/keep.h"
 
-enum {
-	FORCED_STRING_MAX = 65536, /* characters of a string argument of a forced call */
-	REAP_EVERY_US = 250000
-};
-
+enum { FORCED_STRING_MAX = 65536 }; /* characters of a string argument of a forced call */
 
 static void form_drop(struct session *s)
 {
@@ -122,45 +118,12 @@ void session_drop(struct daemon *d, uint32_t session)
 	s->used = false;
 }
 
-uint64_t sessions_reap(struct daemon *d)
-{
-	const uint64_t idle_us = d->options.session_idle_ms * 1000;
-	uint64_t next = UINT64_MAX;
-	const uint64_t ttl_us = d->options.history_ttl_ms * 1000;
-	if ((!idle_us && !ttl_us) || !step_room(d))
-		return UINT64_MAX;
-	if (d->now_us < d->reaped_us + REAP_EVERY_US)
-		return d->reaped_us + REAP_EVERY_US;
-	d->reaped_us = d->now_us;
-	for (uint32_t i = 0; i < d->options.sessions; i++) {
-		struct session *s = &d->sessions[i];
-		if (!s->used || s->closing || public_is(d, s->principal))
-			continue;
-		if (s->call != NONE)
-			s->touched_us = d->now_us; /* a turn that runs is no pause */
-		const uint64_t least = !ttl_us || (idle_us && idle_us < ttl_us) ? idle_us : ttl_us;
-		if (d->now_us < s->touched_us + least) {
-			if (s->touched_us + least < next)
-				next = s->touched_us + least;
-			continue;
-		}
-		const struct event_part idle = {"idle_ms", NULL, (d->now_us - s->touched_us) / 1000};
-		event_say(d, s, "expired", &idle, 1);
-		if (least == ttl_us)
-			session_forget(d, i);
-		else
-			session_end(d, i);
-		if (!step_room(d))
-			break;
-	}
-	return next > d->now_us + REAP_EVERY_US ? next : d->now_us + REAP_EVERY_US;
-}
-
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id)
 {
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		const struct session *s = &d->sessions[i];
-		if (s->used && !s->closing && s->principal == principal && memcmp(&s->id, id, sizeof *id) == 0)
+		if (s->used && !s->closing && !session_orphan(s) && s->principal == principal &&
+		    memcmp(&s->id, id, sizeof *id) == 0)
 			return i;
 	}
 	return NONE;
@@ -358,7 +321,7 @@ void record_session(struct daemon *d, const struct session *s, uint8_t kind)
 }
 
 /* Its running turn ends first; the slot is free when the scheduler says CLOSED. */
-void session_end(struct daemon *d, uint32_t session)
+void session_end_alone(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
 	const struct event e = {
@@ -490,6 +453,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 		s->form->sessions++;
 	s->waits_since_us = parent->waits_since_us;
 	s->why_lost = "fork_tail";
+	s->parent = a->tied ? from + 1 : 0;
 	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
 	label_take(s, &a->label);
 	record_session(d, s, STORE_SESSION_OPEN);
@@ -624,6 +588,17 @@ void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call
 		memcpy(&e.as.hint.tool_key, hash, sizeof e.as.hint.tool_key);
 	}
 	step(d, &e, NULL);
+	ok_end(d, call, s);
+}
+
+void session_method_touch(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	const struct session *s = &d->sessions[d->calls[call].session];
+	const struct event e = {.kind = EVENT_TOUCH, .session = s->sched, .turn = SCHED_NONE,
+				.now_us = d->now_us};
+	(void)m;
+	step(d, &e, NULL);
+	keep_session(d, d->calls[call].session);
 	ok_end(d, call, s);
 }
 

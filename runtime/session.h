@@ -10,8 +10,12 @@ int sessions_open(struct daemon *d);
 void sessions_close(struct daemon *d);
 uint32_t session_take(struct daemon *d, uint32_t principal);
 void session_drop(struct daemon *d, uint32_t session);
-void session_end(struct daemon *d, uint32_t session);
+void session_end_alone(struct daemon *d, uint32_t session); /* not what is tied to it */
 void record_session(struct daemon *d, const struct session *s, uint8_t kind);
+/* family.c */
+void session_end(struct daemon *d, uint32_t session); /* and all that is tied to it */
+/* What it was tied to has ended. */
+bool session_orphan(const struct session *s);
 /* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
 uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);
@@ -48,6 +52,7 @@ void session_method_attach(struct daemon *d, uint32_t call, const struct wire_ca
 void session_method_residency(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call *m);
 void session_method_park(struct daemon *d, uint32_t call, const struct wire_call *m);
+void session_method_touch(struct daemon *d, uint32_t call, const struct wire_call *m);
 /* The tools of a session, as they were kept. */
 int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *tools, size_t bytes);
 /* Sets what END says of a session: id, epoch, turn. */

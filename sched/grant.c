@@ -46,6 +46,24 @@ static void grant_set(struct sched *s, uint32_t session, enum residency kind, ui
 	x->lease_until_us = 0;
 }
 
+static void lease_begin(struct sched *s, uint32_t session, uint64_t lease_us)
+{
+	struct session *x = session_at(s, session);
+	x->lease_us = lease_us;
+	x->lease_until_us = lease_us < UINT64_MAX - s->now_us ? s->now_us + lease_us : UINT64_MAX - 1;
+	timer_set_lease(s, session);
+}
+
+/* The lease that runs begins anew. */
+void lease_renew(struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	if (x->lease_until_us == 0 || x->closing)
+		return;
+	timer_clear_lease(s, session);
+	lease_begin(s, session, x->lease_us);
+}
+
 void retain_release(struct sched *s, uint32_t session)
 {
 	struct session *x = session_at(s, session);
@@ -168,11 +186,8 @@ static int grant_decide(struct step *p, uint32_t session, struct effect *told)
 		x->expired = 0;
 		x->outgrown = s->windowed && x->units > x->granted;
 		pages_floor_set(s, session, retain_floor(x));
-		if (kind == RESIDENCY_LEASED) {
-			x->lease_until_us = lease_us < UINT64_MAX - s->now_us ? s->now_us + lease_us
-									     : UINT64_MAX - 1;
-			timer_set_lease(s, session);
-		}
+		if (kind == RESIDENCY_LEASED)
+			lease_begin(s, session, lease_us);
 		offer.err = ERR_NONE;
 	}
 	told->as.residency.kind = x->residency;

@@ -62,6 +62,7 @@ enum event_kind {
 	EVENT_RATES,      /* measured rates of this machine; 0: no news of it */
 	EVENT_DRAIN,      /* admit nothing more */
 	EVENT_FOUND,      /* at the start: a session's next page was found on the disk, and is its own */
+	EVENT_TOUCH,      /* a session is still wanted: its pause and its lease count from now */
 	EVENT_KIND_COUNT
 };
 

@@ -134,10 +134,26 @@ int order_loaded(struct sched *s)
 	       s->load[LOAD_OF_PROMPTS].share >= LOAD_PROMPTS * LOAD_WINDOWS;
 }
 
+/* As many rows as fit into what the decoding turns leave of the wanted time, by what the last ones took: at
+   the end of a long context that may be one. Where a step has no such time, since they alone take longer, or
+   since nobody decodes and the step itself does, fewer rows would not help: a page's worth then. */
+static void prefill_fit(struct sched *s, uint64_t wanted_us, uint64_t measured_us, uint64_t others_us)
+{
+	uint64_t left = wanted_us > others_us ? wanted_us - others_us : 0, rows = s->prefill_planned;
+	uint64_t spent = measured_us > others_us ? measured_us - others_us : 1;
+	uint64_t least = others_us && left ? 1 : s->limits.page_tokens, most = s->limits.batch_rows;
+	uint64_t grown = s->prefill_rows + s->prefill_rows / 8 + 1, fit = rows * left / spent;
+	if (measured_us <= wanted_us && rows < s->prefill_rows)
+		return; /* they were fewer than there was room for */
+	fit = fit < grown ? fit : grown;
+	fit = fit < most ? fit : most;
+	s->prefill_rows = (uint32_t)(fit > least ? fit : least);
+}
+
 /* What the batch that is done took, and what follows for the next. */
 void order_measure(struct sched *s, uint64_t measured_us)
 {
-	uint32_t decode = 0, floor = s->limits.page_tokens;
+	uint32_t decode = 0;
 	for (uint32_t i = 0; i < s->flight_count; i++)
 		decode += flight_at(s, i)->phase == PHASE_DECODE;
 	if (measured_us == 0)
@@ -153,20 +169,12 @@ void order_measure(struct sched *s, uint64_t measured_us)
 		s->decode_us = s->decode_us ? (7 * s->decode_us + measured_us) / 8 : measured_us;
 		return;
 	}
-	uint64_t wanted = step_wanted_us(s, decode), rows = s->prefill_planned;
-	if (wanted == 0 || s->prefill_rows == 0)
-		return;
-	if (measured_us > wanted) {
-		rows = rows * wanted / measured_us;
-		s->prefill_rows = rows > floor ? (uint32_t)rows : floor;
-	} else if (rows >= s->prefill_rows) {
-		rows = s->prefill_rows + s->prefill_rows / 8 + 1;
-		s->prefill_rows = rows < s->limits.batch_rows ? (uint32_t)rows : s->limits.batch_rows;
-	}
+	uint64_t wanted = step_wanted_us(s, decode);
+	if (wanted > 0 && s->prefill_rows > 0)
+		prefill_fit(s, wanted < UINT32_MAX ? wanted : UINT32_MAX, measured_us, others);
 }
 
-/* Prefill rows that the wanted step time leaves. At least a page's worth, or a step time set too
-   small would stop prefill for good. */
+/* Prefill rows that the wanted step time leaves. */
 uint32_t order_prefill_rows(struct sched *s, uint32_t decode_rows)
 {
 	uint32_t rows = s->limits.batch_rows - decode_rows;

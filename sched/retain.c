@@ -80,6 +80,20 @@ void retain_class_set(struct sched *s, uint32_t session)
 	pause_renew(s, x->class);
 }
 
+/* It pauses as if its turn had ended now; how long it has paused so far is counted, and that it did not
+   return. */
+void retain_touch(struct sched *s, uint32_t session)
+{
+	struct session *x = session_at(s, session);
+	if (x->state != SESSION_IDLE)
+		return;
+	if (x->pausing && s->limits.policy == POLICY_COST)
+		pause_count(s, session, 0);
+	x->seen_us = x->idle_since_us = s->now_us;
+	if (x->pausing)
+		pause_move(s, session, x->class, 0);
+}
+
 /* Lets sessions grow older, the longest paused of each list first. */
 static uint32_t class_age(struct sched *s, uint32_t class, uint32_t moves)
 {

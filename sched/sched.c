@@ -207,6 +207,7 @@ static action *const actions[EVENT_KIND_COUNT][SESSION_RUNNING + 1] = {
 	[EVENT_RESIDENCY]  = { on_dead,       on_residency, on_residency, on_residency },
 	[EVENT_HINT]       = { on_dead,       on_hint,      on_nothing,   on_nothing },
 	[EVENT_PARK]       = { on_dead,       on_park,      on_busy,      on_busy },
+	[EVENT_TOUCH]      = { on_dead,       on_touch,     on_touch,     on_touch },
 	[EVENT_FOUND]      = { on_dead,       on_found,     NULL,         NULL },
 };
 

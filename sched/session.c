@@ -202,6 +202,12 @@ void on_hint(struct step *p)
 	retain_class_set(p->s, p->event->session);
 }
 
+void on_touch(struct step *p)
+{
+	lease_renew(p->s, p->event->session);
+	retain_touch(p->s, p->event->session);
+}
+
 void session_close(struct step *p, uint32_t session)
 {
 	struct sched *s = p->s;

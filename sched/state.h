@@ -101,7 +101,7 @@ struct share {
 };
 
 struct session {
-	uint64_t key, lease_until_us, idle_since_us;
+	uint64_t key, lease_until_us, lease_us, idle_since_us;
 	uint64_t returns_us, tool_key; /* the last hint */
 	uint32_t state, principal, pause; /* pause: enum pause */
 	uint32_t kind, sampled;   /* of the pause: after which end; tokens sampled before it */
@@ -401,6 +401,7 @@ uint32_t claim_excess(struct sched *s);
 /* grant.c: what was promised to stay. */
 void retain_open(struct step *p, uint32_t session, struct effect *told);
 void retain_release(struct sched *s, uint32_t session);
+void lease_renew(struct sched *s, uint32_t session);
 void retain_expire(struct step *p, uint32_t session);
 uint32_t retain_floor(const struct session *x);
 uint32_t retain_blocker(const struct sched *s, uint32_t session);
@@ -428,6 +429,7 @@ void retain_begin(struct sched *s, uint32_t session);  /* a pause begins */
 void retain_pause(struct step *p, uint32_t session);   /* its turn is over: likewise */
 void retain_return(struct sched *s, uint32_t session); /* its next one is there, or it is closed */
 void retain_class_set(struct sched *s, uint32_t session);
+void retain_touch(struct sched *s, uint32_t session); /* its pause counts from now */
 /* What must be free or coming: units, and pages of each group with a window. */
 struct wanted {
 	uint64_t units, pages[SCHED_GROUP_MAX];
@@ -451,6 +453,7 @@ void on_fork(struct step *p);
 void on_rollback(struct step *p);
 void on_close(struct step *p);
 void on_hint(struct step *p);
+void on_touch(struct step *p);
 void on_busy(struct step *p);
 
 /* turn.c */

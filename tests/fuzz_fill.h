@@ -62,6 +62,7 @@ static void args_fill(struct wire_call *m)
 		a->residency.lease_ms = draw(2000);
 		if (m->method == METHOD_SESSION_FORK && draw(2))
 			a->tokens = draw(60);
+		a->tied = m->method == METHOD_SESSION_FORK && draw(3) == 0;
 		break;
 	case METHOD_SESSION_ROLLBACK:
 		*(draw(2) ? &a->tokens : &a->to_turn) = draw(80);

@@ -132,7 +132,7 @@ static void say_call(uint32_t client)
 	/* Methods of a session name one. */
 	m.has_sess = method <= METHOD_SESSION_PARK && method != METHOD_SESSION_OPEN &&
 		     method != METHOD_SESSION_LIST;
-	m.has_sess |= method == METHOD_SESSION_EXPORT;
+	m.has_sess |= method == METHOD_SESSION_EXPORT || method == METHOD_SESSION_TOUCH;
 	m.sess = session_any(client % PRINCIPALS);
 	if (draw(6) == 0) {
 		m.has_idem = true;

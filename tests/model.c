@@ -362,6 +362,10 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 		for (; x->resident < x->history; x->resident++)
 			x->ever[x->resident] = 1;
 		break;
+	case EVENT_TOUCH:
+		if (x->lease_until_us && !x->closing)
+			x->lease_until_us = e->now_us + x->lease_us;
+		break;
 	case EVENT_DRAIN:
 		m->draining = 1;
 		for (uint32_t i = 0; i < MODEL_TURNS; i++)
@@ -378,6 +382,13 @@ void model_event(struct model *m, const struct event *e, const struct batch_resu
 
 /* Effects. */
 
+static void grant_note(struct model *m, struct model_session *x, const struct effect *f)
+{
+	x->granted_bytes = f->as.residency.bytes;
+	x->lease_us = f->as.residency.lease_us;
+	x->lease_until_us = x->lease_us ? m->event.now_us + x->lease_us : 0;
+}
+
 static void effect_opened(struct model *m, const struct effect *f)
 {
 	struct model_session *x = &m->session[f->session];
@@ -387,7 +398,7 @@ static void effect_opened(struct model *m, const struct effect *f)
 	x->open = 1;
 	x->turn = x->next = SCHED_NONE;
 	x->principal = f->principal;
-	x->granted_bytes = f->as.residency.bytes;
+	grant_note(m, x, f);
 	x->key = f->session_key;
 	if (m->event.kind != EVENT_FORK)
 		return;
@@ -590,7 +601,9 @@ static void effect_batch(struct model *m, const struct effect *f, const struct e
 static void effect_residency(struct model *m, const struct effect *f)
 {
 	struct model_session *x = &m->session[f->session];
-	x->granted_bytes = f->as.residency.bytes;
+	if (f->as.residency.err == ERR_EXPIRED && m->event.now_us < x->lease_until_us)
+		model_fail(m, "a lease that ran out before its time");
+	grant_note(m, x, f);
 	if (model_windowed(m))
 		x->outgrown = x->unit_count[0] > model_granted(m, x);
 }

@@ -15,7 +15,7 @@ enum {
 struct model_session {
 	uint32_t open, closing, principal, history, resident;
 	uint32_t turn, next; /* model turns, or SCHED_NONE */
-	uint64_t granted_bytes, key;
+	uint64_t granted_bytes, key, lease_us, lease_until_us; /* 0: no lease runs */
 	uint64_t token[SIM_CONTEXT + 1];
 	uint32_t ever[SIM_CONTEXT + 1]; /* computed once, as part of this history */
 	uint32_t outgrown; /* it has more units than were granted, in a world with windows */

@@ -227,8 +227,9 @@ static void session_after(struct model *m, uint32_t session)
 		: x->turn != SCHED_NONE ? SESSION_WAITING : SESSION_IDLE;
 	if (view.state != state || view.history != x->history || view.resident != x->resident)
 		model_fail(m, "a session's state, history or residence differs");
-	if (view.granted_bytes != x->granted_bytes || view.principal != x->principal)
-		model_fail(m, "a session's grant or principal differs");
+	if (view.granted_bytes != x->granted_bytes || view.lease_until_us != x->lease_until_us ||
+	    view.principal != x->principal)
+		model_fail(m, "a session's grant, lease or principal differs");
 	for (uint32_t g = 0; g < m->limits.group_count; g++) {
 		uint32_t units = model_units(m, x->resident);
 		if (state != SESSION_RUNNING && x->unit_count[g] != units)

@@ -192,8 +192,8 @@ static inline uint32_t rig_turn(struct rig *r, uint32_t session, struct rig_turn
 struct rig_batch {
 	uint64_t batch;
 	uint32_t count;
-	struct batch_entry entries[16];
-	struct batch_result results[16];
+	struct batch_entry entries[32];
+	struct batch_result results[32];
 };
 
 /* The batch that the last step issued, with results that say: all went well. */

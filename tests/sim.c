@@ -112,7 +112,7 @@ static void weights_draw(struct world *w)
 		[EVENT_BATCH_DONE] = 90, [EVENT_COPY_DONE] = 60, [EVENT_DURABLE] = 40,
 		[EVENT_TIMER] = 8, [EVENT_RATES] = 1, [EVENT_FOUND] = 10,
 	};
-	for (uint32_t kind = 0; kind < EVENT_KIND_COUNT; kind++) {
+	for (uint32_t kind = 0; kind <= EVENT_FOUND; kind++) {
 		uint32_t factor = below(w, 4);
 		if (kind == EVENT_OPEN || kind == EVENT_TURN || kind == EVENT_BATCH_DONE || kind == EVENT_DURABLE ||
 		    kind == EVENT_COPY_DONE)
@@ -437,6 +437,11 @@ static void session_event_send(struct world *w, enum event_kind kind)
 			return;
 		break;
 	default: break;
+	}
+	/* Some hints say no more than that the session is wanted; drawn like this, a seed stays what it was. */
+	if (kind == EVENT_HINT && e.as.hint.tool_key == 4) {
+		memset(&e.as, 0, sizeof e.as);
+		e.kind = EVENT_TOUCH;
 	}
 	send(w, &e, NULL);
 }

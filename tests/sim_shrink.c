@@ -225,7 +225,8 @@ void sim_print(const struct sim_trace *trace)
 {
 	static const char *const names[EVENT_KIND_COUNT] = {
 		"OPEN", "FORK", "TURN", "CANCEL", "CREDIT", "ROLLBACK", "CLOSE", "RESIDENCY", "HINT", "PARK",
-		"BATCH_DONE", "COPY_DONE", "DURABLE", "TIMER", "RATES", "DRAIN", "FOUND"};
+		"BATCH_DONE", "COPY_DONE", "DURABLE", "TIMER", "RATES", "DRAIN", "FOUND",
+		"TOUCH"};
 	for (uint32_t i = 0; i < trace->event_count; i++) {
 		const struct event *e = &trace->events[i];
 		printf("#  %llu us %s", (unsigned long long)e->now_us, names[e->kind]);

@@ -92,8 +92,9 @@ check $? "pages"
 run 0 health && out 'serving' && run 0 health --json && out '"state":"serving"' && run 0 model && out 'fake'
 check $? "health and model"
 run 0 fork $id && only "$id" && run 0 fork $id --to-turn 2 --json && out '{"session":"' &&
+	run 0 fork $id --tied && only "$id" && run 0 touch $id && silent out &&
 	run 0 rollback $id --to-tokens 10 && out 'history' && run 0 close $id && silent out
-check $? "fork, rollback, close"
+check $? "fork, touch, rollback, close"
 printf 'tool\ny\ntool\nn\n' | run 0 chat --session $id --run 'read_file=cat; echo done >&2' && out 'The tool says {"path":"a.txt"}' &&
 	out 'The tool says error: the user refused this call' && err 'run read_file?'
 check $? "a tool runs when the user says yes, and not when no"

@@ -336,6 +336,8 @@ static void rest(void)
 	TRY_CALL(hf_session_attach(c, &s, &end));
 	TRY_CALL(hf_session_residency(c, &s, &r, &end));
 	TRY_CALL(hf_session_hint(c, &s, 500, "run", &end));
+	TRY_CALL(hf_session_touch(c, &s, &end));
+	TRY_CALL(hf_session_fork_tied(c, &s, HF_NONE, HF_NONE, &fork, &end));
 	TRY_CALL(hf_session_park(c, &s, "host", &end));
 	hf_end_free(&end);
 	EXPECT_EQ(hf_session_park(c, &s, "attic", &end), -ERR_BAD_ARG);

@@ -163,6 +163,8 @@ def all_other_calls(w):
     assert s.show()["waiting"]["why"] == "pages" and s.attach()["history"] == 42
     assert s.residency("pinned", bytes=1)["granted"]["kind"] == "pinned"
     s.hint(500, "run")
+    s.touch()
+    assert s.fork(tied=True).epoch == 1
     s.park("host")
     fails(holdfast.RequestError, "bad_arg", lambda: s.park("attic"))
     assert len(c.sessions()) == 2 and c.ledger()["accounts"]["device"]["free"] == 104857600

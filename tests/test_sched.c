@@ -438,6 +438,32 @@ static void a_lease_runs_out(void)
 	rig_close(&r);
 }
 
+/* In whatever state it is. One that ran out stays out. */
+static void a_touch_renews_a_lease(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(8);
+	rig_open(&r, &l);
+	uint32_t a = rig_session_as(&r, 0, RESIDENCY_LEASED, 2048, 5000);
+	r.now_us = 4000;
+	rig_simple(&r, EVENT_TOUCH, a);
+	EXPECT_EQ(sched_deadline_us(r.s), 9000);
+	(void)rig_turn(&r, a, (struct rig_turn){0, 20, 4, 4, 0, 0});
+	r.now_us = 8000;
+	rig_simple(&r, EVENT_TOUCH, a);
+	EXPECT_EQ(sched_deadline_us(r.s), 13000);
+	EXPECT_EQ(rig_view(&r, a).granted_bytes, 2048);
+	rig_time(&r, 13000);
+	EXPECT_EQ(rig_count(&r, EFFECT_RESIDENCY), 1);
+	rig_simple(&r, EVENT_TOUCH, a);
+	EXPECT_EQ(rig_view(&r, a).granted_bytes, 0);
+	EXPECT_EQ(sched_deadline_us(r.s), UINT64_MAX);
+	rig_residency(&r, a, RESIDENCY_PINNED, 2048, 0);
+	rig_simple(&r, EVENT_TOUCH, a);
+	EXPECT_EQ(sched_deadline_us(r.s), UINT64_MAX); /* what is pinned has no end to put off */
+	rig_close(&r);
+}
+
 static void a_grant_does_not_break_promises(void)
 {
 	struct rig r;
@@ -515,6 +541,7 @@ int main(void)
 	TAP_RUN(grants_are_kept, "grants are clipped, kept, and passed by those that fit beside them");
 	TAP_RUN(quotas_are_per_principal, "the quota is per principal");
 	TAP_RUN(a_lease_runs_out, "a lease runs out on time and is told");
+	TAP_RUN(a_touch_renews_a_lease, "a touch lets it begin anew");
 	TAP_RUN(growth_is_promised_in_quanta, "growth in quanta: more run, whoever is short waits, all finish");
 	TAP_RUN(a_grant_does_not_break_promises, "a new grant takes nothing back that was promised");
 	return tap_done();

@@ -154,6 +154,48 @@ static void fixed_times(void)
 	rig_close(&r);
 }
 
+/* Which of two goes, when the one used before the other was touched since. */
+static void touched_stays(enum policy policy)
+{
+	struct rig r = open_as(policy, 6);
+	uint32_t touched = rig_session(&r), other = rig_session(&r);
+	turn_as(&r, touched, 32, END_TOOL);
+	r.now_us += 1000000;
+	turn_as(&r, other, 32, END_TOOL);
+	r.now_us += 1000000;
+	rig_simple(&r, EVENT_TOUCH, touched);
+	EXPECT(rig_view(&r, touched).idle_since_us == r.now_us);
+	rig_simple(&r, EVENT_TOUCH, touched); /* and again: no other than once */
+	EXPECT(r.out.count == 0);
+	r.now_us += 1000000;
+	turn_as(&r, rig_session(&r), 60, END_TOOL);
+	EXPECT(rig_view(&r, touched).resident == 32);
+	EXPECT(rig_view(&r, other).resident < 32);
+	rig_close(&r);
+}
+
+static void touch(void)
+{
+	touched_stays(POLICY_LRU);
+	touched_stays(POLICY_COST);
+	struct rig r = open_as(POLICY_TTL, 8);
+	uint32_t a = rig_session(&r);
+	turn_as(&r, a, 20, END_TOOL);
+	r.now_us = 4000000;
+	rig_simple(&r, EVENT_TOUCH, a);
+	EXPECT(sched_deadline_us(r.s) == 9000000);
+	rig_time(&r, 8999999);
+	EXPECT(rig_view(&r, a).resident == 20);
+	rig_time(&r, 9000000);
+	EXPECT(rig_view(&r, a).resident == 0);
+	/* One that runs is in use anyway; one that never ran has no pause. */
+	rig_simple(&r, EVENT_TOUCH, rig_session(&r));
+	(void)rig_turn(&r, a, (struct rig_turn){0, 20, 4, 4, 0, 0});
+	rig_simple(&r, EVENT_TOUCH, a);
+	EXPECT(r.out.count == 0);
+	rig_close(&r);
+}
+
 /* With a knee, the tail of a long context is worth more than that of a short one. */
 static void attention_counts(void)
 {
@@ -180,6 +222,7 @@ int main(void)
 	TAP_RUN(a_hint_is_believed, "a hint of a late return gives way first");
 	TAP_RUN(tools_are_told_apart, "tools are told apart by name");
 	TAP_RUN(fixed_times, "ttl keeps for so long, none keeps what is granted");
+	TAP_RUN(touch, "a session that was touched pauses as if its turn had just ended");
 	TAP_RUN(attention_counts, "with a knee the tail of a long context is worth more");
 	return tap_done();
 }

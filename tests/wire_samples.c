@@ -226,7 +226,8 @@ static int make_call(struct dice *d, struct wire_writer *w)
 	m.sess = id(d);
 	m.has_sess = (method >= METHOD_SESSION_TURN && method <= METHOD_SESSION_PARK &&
 		method != METHOD_SESSION_LIST) || method == METHOD_PAGES_SHOW ||
-		method == METHOD_SESSION_EXPORT || method == METHOD_SESSION_FORGET;
+		method == METHOD_SESSION_EXPORT || method == METHOD_SESSION_FORGET ||
+		method == METHOD_SESSION_TOUCH;
 	if (m.has_sess && method != METHOD_PAGES_SHOW) {
 		m.epoch = optional(d, WIRE_U64_MAX);
 		m.turn = optional(d, WIRE_U64_MAX);

@@ -175,10 +175,11 @@ class AsyncSession(SessionCalls[AsyncTurn]):
         return (await self.client.call(method, session=self, **args)).result
 
     async def fork(self, *, to_tokens: Optional[int] = None, to_turn: Optional[int] = None,
-                   label: Optional[str] = None) -> "AsyncSession":
+                   label: Optional[str] = None, tied: bool = False) -> "AsyncSession":
+        """A new session of this one's history. tied: it is closed when this one is."""
         return self.client._opened(await self.client.call(
             "session.fork", session=self, to_tokens=to_tokens, to_turn=to_turn, label=label,
-            _follow=False))
+            tied=tied or None, _follow=False))
 
     async def best(self, content: Content, n: int, *, keep: int = 1, seed: int = 0,
                    **options: Any) -> List[Candidate]:
@@ -214,7 +215,7 @@ class AsyncSession(SessionCalls[AsyncTurn]):
         await self._call("session.close")
 
     async def forget(self) -> None:
-        """Closes it, and removes its text, tokens and pages everywhere. Forks are sessions of their own."""
+        """Closes it, and removes its text, tokens and pages everywhere. Forks that are not tied stay."""
         await self._call("session.forget")
 
     async def show(self) -> dict:
@@ -228,6 +229,10 @@ class AsyncSession(SessionCalls[AsyncTurn]):
 
     async def hint(self, returns_in_ms: int, tool: Optional[str] = None) -> None:
         await self._call("session.hint", returns_in_ms=returns_in_ms, tool=tool)
+
+    async def touch(self) -> None:
+        """It is still wanted: how long it rests, and its lease, count from now."""
+        await self._call("session.touch")
 
     async def park(self, place: str) -> None:
         await self._call("session.park", place=place)

@@ -191,10 +191,11 @@ class Session(SessionCalls[Turn]):
         return self.client.call(method, session=self, **args).result
 
     def fork(self, *, to_tokens: Optional[int] = None, to_turn: Optional[int] = None,
-             label: Optional[str] = None) -> "Session":
+             label: Optional[str] = None, tied: bool = False) -> "Session":
+        """A new session of this one's history. tied: it is closed when this one is."""
         return self.client._opened(self.client.call(
             "session.fork", session=self, to_tokens=to_tokens, to_turn=to_turn, label=label,
-            _follow=False))
+            tied=tied or None, _follow=False))
 
     def best(self, content: Content, n: int, *, keep: int = 1, seed: int = 0,
              **options: Any) -> List[Candidate]:
@@ -228,7 +229,7 @@ class Session(SessionCalls[Turn]):
         self._call("session.close")
 
     def forget(self) -> None:
-        """Closes it, and removes its text, tokens and pages everywhere. Forks are sessions of their own."""
+        """Closes it, and removes its text, tokens and pages everywhere. Forks that are not tied stay."""
         self._call("session.forget")
 
     def show(self) -> dict:
@@ -242,6 +243,10 @@ class Session(SessionCalls[Turn]):
 
     def hint(self, returns_in_ms: int, tool: Optional[str] = None) -> None:
         self._call("session.hint", returns_in_ms=returns_in_ms, tool=tool)
+
+    def touch(self) -> None:
+        """It is still wanted: how long it rests, and its lease, count from now."""
+        self._call("session.touch")
 
     def park(self, place: str) -> None:
         self._call("session.park", place=place)
