@@ -124,6 +124,15 @@ static int sockets_make(struct daemon *d)
 	return 0;
 }
 
+void endpoint_watch(void *socket)
+{
+	set_int(socket, ZMQ_HANDSHAKE_IVL, 3000);
+	set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 15);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 5);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 3);
+}
+
 /* A ROUTER of one tenant, unbound. */
 static int door_make(struct daemon *d, struct door *door)
 {
@@ -141,11 +150,7 @@ static int door_make(struct daemon *d, struct door *door)
 	set_int(router, ZMQ_RCVHWM, 64);
 	set_int(router, ZMQ_SNDBUF, 262144);
 	set_int(router, ZMQ_RCVBUF, 262144);
-	set_int(router, ZMQ_HEARTBEAT_IVL, 5000);
-	set_int(router, ZMQ_HEARTBEAT_TIMEOUT, 15000);
-	set_int(router, ZMQ_HEARTBEAT_TTL, 30000);
-	set_int(router, ZMQ_HANDSHAKE_IVL, 3000);
-	set_int(router, ZMQ_TCP_KEEPALIVE, 1);
+	endpoint_watch(router);
 	set_int(router, ZMQ_LINGER, 1000);
 	CHECK(zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
 	CHECK(zmq_setsockopt(router, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0);

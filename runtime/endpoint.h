@@ -20,6 +20,10 @@ void endpoint_close(struct daemon *d);
 int endpoint_secure(void *socket, const char *listen, const char *secret);
 int endpoint_path_take(int *lock, const char *listen);
 int endpoint_bind(void *socket, const char *listen, mode_t mask);
+/* Ends of peers: by the kernel's word alone, which keeps probing over TCP. Not by the library's heartbeats: for
+   each answer it goes through all of its timers, and with 10,000 connections that is more than a core's work.
+   Who is there without taking part is found by AR/1's own silence. */
+void endpoint_watch(void *socket);
 /* Whether an ipc endpoint may be so much longer. */
 bool endpoint_path_fits(const char *listen, const char *suffix);
 

@@ -42,11 +42,7 @@ static void common_set(const struct daemon *d, void *socket, const struct outlet
 	snprintf(domain, sizeof domain, "%s%s", d->tenants.tenant[o->tenant].name, o->kv ? "/kv" : "");
 	const int64_t frame = TOPIC_MAX + 1;
 	set_int(socket, ZMQ_RCVHWM, TAKE_PER_TURN);
-	set_int(socket, ZMQ_HEARTBEAT_IVL, 5000);
-	set_int(socket, ZMQ_HEARTBEAT_TIMEOUT, 15000);
-	set_int(socket, ZMQ_HEARTBEAT_TTL, 30000);
-	set_int(socket, ZMQ_HANDSHAKE_IVL, 3000);
-	set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
+	endpoint_watch(socket);
 	set_int(socket, ZMQ_LINGER, 0);
 	CHECK(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
 	CHECK(zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0);

@@ -96,6 +96,14 @@ static void daemon_stop(void)
 		fail("the folder");
 }
 
+/* The daemon's threads and the library's: in `idle` and `waiting` nobody else is at work. */
+static double process_cpu(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
 static double loop_cpu(void)
 {
 	struct timespec t;
@@ -333,7 +341,7 @@ static void streams(const char *model, const char *what, uint64_t step_us, uint3
 	double cpu, rate;
 	scripted.step_us = step_us;
 	scripted.on_sample = on_sample;
-	daemon_start(model, (char *[]){"--kv-memory", "40M", "--stream-bytes", "1M",
+	daemon_start(model, (char *[]){"--kv-memory", "512M", "--stream-bytes", "1M",
 		     "--audit-map-bytes", "1G"}, 6);
 	void *context = zmq_ctx_new(), *s = client_open(context);
 	struct wire_id ids[STREAMS];
@@ -342,7 +350,8 @@ static void streams(const char *model, const char *what, uint64_t step_us, uint3
 	const double most = streams_run(s, ids, &channel, seconds, tokens, &cpu, &rate);
 	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most,
 	       rate, cpu);
-	printf("  from the engine to the reader: p50 %.0f us, p99 %.0f us\n", percentile(0.5), percentile(0.99));
+	printf("  from the engine to the reader: p10 %.0f us, p50 %.0f us, p99 %.0f us\n", percentile(0.1),
+	       percentile(0.5), percentile(0.99));
 	zmq_close(s);
 	zmq_ctx_term(context);
 	daemon_stop();
@@ -430,8 +439,8 @@ static void bound(void)
 	}
 	qsort(samples, sample_count, sizeof *samples, smaller);
 	qsort(first, bare.rounds, sizeof *first, smaller);
-	printf("a bare ROUTER, 32 messages every 5 ms: p50 %.0f us, p99 %.0f us; the first: p50 %.0f us\n",
-	       percentile(0.5), percentile(0.99), first[bare.rounds / 2]);
+	printf("a bare ROUTER, 32 messages every 5 ms: p10 %.0f us, p50 %.0f us, p99 %.0f us; the first: p50 %.0f us\n",
+	       percentile(0.1), percentile(0.5), percentile(0.99), first[bare.rounds / 2]);
 	pthread_join(maker, NULL);
 	pthread_join(sender, NULL);
 	zmq_close(s);
@@ -479,6 +488,26 @@ static int soak(const char *model, uint64_t most)
 
 /* --- Those who wait. --- */
 
+/* A socket of the library has two descriptors, so that one process has too few for 10,000. */
+enum { IDLE_PROCESSES = 4 };
+
+static void idle_clients(uint32_t count, int tell)
+{
+	uint8_t body[512];
+	struct wire_header h;
+	size_t length;
+	uint32_t welcome = 0;
+	void *context = zmq_ctx_new();
+	zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)count + 16);
+	while (welcome < count && take(client_open(context), &h, body, sizeof body, &length, 10000) &&
+	       h.type == WIRE_WELCOME)
+		welcome++;
+	if (write(tell, &welcome, sizeof welcome) != sizeof welcome)
+		_exit(1);
+	pause();
+	_exit(0);
+}
+
 static void idle(const char *model, uint32_t count)
 {
 	char peers[16];
@@ -489,37 +518,29 @@ static void idle(const char *model, uint32_t count)
 	const double before = anonymous_mib();
 	if (pipe(in) != 0)
 		fail("a pipe");
-	const pid_t child = fork();
-	if (child == 0) {
-		struct rlimit limit;
-		getrlimit(RLIMIT_NOFILE, &limit);
-		limit.rlim_cur = limit.rlim_max;
-		setrlimit(RLIMIT_NOFILE, &limit);
-		void *context = zmq_ctx_new();
-		zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)count + 16);
-		uint8_t body[512];
-		struct wire_header h;
-		size_t length;
-		uint32_t welcome = 0;
-		for (uint32_t i = 0; i < count; i++)
-			welcome += take(client_open(context), &h, body, sizeof body, &length, 10000) &&
-				   h.type == WIRE_WELCOME;
-		if (write(in[1], &welcome, sizeof welcome) != sizeof welcome)
-			_exit(1);
-		pause();
-		_exit(0);
-	}
+	pid_t child[IDLE_PROCESSES];
 	uint32_t welcome = 0;
-	if (read(in[0], &welcome, sizeof welcome) != sizeof welcome)
-		fail("the clients");
+	for (uint32_t i = 0; i < IDLE_PROCESSES; i++) {
+		child[i] = fork();
+		if (child[i] == 0)
+			idle_clients(count / IDLE_PROCESSES, in[1]);
+	}
+	for (uint32_t i = 0; i < IDLE_PROCESSES; i++) {
+		uint32_t part;
+		if (read(in[0], &part, sizeof part) != sizeof part)
+			fail("the clients");
+		welcome += part;
+	}
 	sleep(1);
-	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
+	const double grown = anonymous_mib() - before, cpu = process_cpu(), start = now();
 	sleep(5);
 	printf("%u connections that wait: %.1f KiB each with the library's buffers, %zu bytes each of ours; "
-	       "the loop takes %.2f %% of a core\n", welcome, grown * 1024 / welcome, sizeof(struct peer),
-	       (loop_cpu() - cpu) / (now() - start) * 100);
-	kill(child, SIGKILL);
-	waitpid(child, NULL, 0);
+	       "the process takes %.2f %% of a core\n", welcome, grown * 1024 / welcome, sizeof(struct peer),
+	       (process_cpu() - cpu) / (now() - start) * 100);
+	for (uint32_t i = 0; i < IDLE_PROCESSES; i++) {
+		kill(child[i], SIGKILL);
+		waitpid(child[i], NULL, 0);
+	}
 	daemon_stop();
 }
 
@@ -567,11 +588,11 @@ static void waiting(const char *model, uint32_t count)
 		history = end.usage.history ? end.usage.history : history;
 	}
 	sleep(1);
-	const double grown = anonymous_mib() - before, cpu = loop_cpu(), start = now();
+	const double grown = anonymous_mib() - before, cpu = process_cpu(), start = now();
 	sleep(5);
-	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the loop "
+	printf("%u sessions that wait for tools (%" PRIu64 " tokens each): %.2f KiB each beside KV; the process "
 	       "takes %.2f %% of a core\n", waits, history, grown * 1024 / (count - count / 2),
-	       (loop_cpu() - cpu) / (now() - start) * 100);
+	       (process_cpu() - cpu) / (now() - start) * 100);
 	zmq_close(s);
 	zmq_ctx_term(context);
 	daemon_stop();
