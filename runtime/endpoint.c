@@ -8,6 +8,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <sodium.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -109,6 +110,9 @@ static int sockets_make(struct daemon *d)
 	/* Routing ids count up from rand(): an unseeded one could be guessed by a client that wants to
 	   collide with the next. */
 	srand(randombytes_random());
+	/* Large frames are mapped apart, so that those of a connection that was closed leave the process at once,
+	   whatever came to lie above them. */
+	mallopt(M_MMAP_THRESHOLD, 32 << 10);
 	intake_limit(d->options.unread_bytes);
 	d->zmq = zmq_ctx_new();
 	if (!d->zmq)

@@ -78,6 +78,16 @@ def until(what, seconds=20):
         time.sleep(0.02)
 
 
+def rests(daemon, seconds=0.6):
+    """It is not at work, whatever is connected: a tenth of a core at most."""
+    def used():
+        with open(f"/proc/{daemon.process.pid}/stat") as file:
+            return sum(int(n) for n in file.read().rsplit(")", 1)[1].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+    before = used()
+    time.sleep(seconds)
+    assert used() - before < seconds / 10 * min(ar1.SLOW, 5), f"{used() - before} s of {seconds}"
+
+
 def await_message(wire, type, channel):
     """The body of the channel's first message of that type; what comes before it is passed over."""
     while True:

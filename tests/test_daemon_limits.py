@@ -4,6 +4,7 @@ import shutil
 import signal
 import socket
 import stat
+import struct
 import subprocess
 import tempfile
 import time
@@ -133,13 +134,22 @@ def bad_frames(wire):
              ([good, msgpack.packb({"m": "no.such", "window": 1, "a": {}})], "bad_arg"),
              ([raw.header(CALL, 0), body], "bad_frames"), ([good] + [b"x"] * 40, "bad_frames"),
              ([raw.header(PING, 0), msgpack.packb({"t": "x"})], None), ([raw.header(WINDOW, 0), b"\x80"], None)]
+    session = wire.open()
     for frames, name in cases:
-        raw.socket.send_multipart(frames)
+        raw.channel += 1
+        head = frames[0]
+        if head[8:16] == good[8:16]:  # a new channel each time, so that only what is meant is wrong
+            head = head[:8] + struct.pack(">Q", raw.channel) + head[16:]
+        raw.socket.send_multipart([head] + frames[1:])
         got = raw.expect(REJECT)[3]["err"]["n"]
         assert name is None or got == name, (frames[0][:4], frames[1:][:1], got, name)
         raw.send(PING, 0, {"t": 77})
         assert raw.expect(PONG)[3]["t"] == 77
-    assert raw.ok("health")["r"]["state"] == "serving"
+        # What is right is served at once, as if nothing had been.
+        assert raw.ok("health")["r"]["state"] == "serving"
+        reply = raw.turn(session, [5, 6, 7], keep=0, max_tokens=2, ignore_end=True)
+        assert reply.status == "limit" and len(reply.ids) == 2, (name, reply.end)
+    raw.ok("session.close", sess=session)
     raw.socket.send_multipart([good, body])  # a channel that was used
     assert raw.expect(REJECT)[3]["err"]["n"] == "bad_frames"
     raw.close()
@@ -209,6 +219,7 @@ def descriptors_run_out(wire):
         assert inside.ok("health")["r"]["state"] == "serving"
         time.sleep(0.2)
         assert len(os.listdir(f"/proc/{own.process.pid}/fd")) <= 161
+        daemon_rig.rests(own)
         for s in held:
             s.close()
         late = Wire(own.endpoint)

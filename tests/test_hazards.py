@@ -16,78 +16,11 @@ import time
 import ar1
 import daemon_rig
 from ar1 import ACCEPTED, CALL, DATA, END, HELLO, PING, PONG, REJECT, WELCOME, Tap, Wire, msgpack, pack, zmq
-from daemon_rig import balanced, left_clean, same, words
+from daemon_rig import await_message, balanced, left_clean, same, words
+from zmtp import Raw
 
 GIVEN = words(40)
 ASKED = {"max_tokens": 120, "ignore_end": True}
-
-
-class Raw:
-    """A ZMTP 3.0 peer: greeting, READY, frames; everything may be wrong."""
-
-    def __init__(self, identity=b"", kind=b"DEALER", greet=True):
-        self.s = socket.socket(socket.AF_UNIX)
-        self.s.settimeout(5 * ar1.SLOW)
-        self.s.connect(endpoint[6:])
-        if greet:
-            self.s.sendall(b"\xff" + bytes(8) + b"\x7f\x03\x00" + b"NULL".ljust(20, b"\0") + bytes(32))
-            self.exactly(64)
-            ready = b"\x05READY" + self.prop(b"Socket-Type", kind) + self.prop(b"Identity", identity)
-            self.s.sendall(bytes([4, len(ready)]) + ready)
-            self.frame()
-
-    @staticmethod
-    def prop(name, value):
-        return bytes([len(name)]) + name + struct.pack(">I", len(value)) + value
-
-    def exactly(self, n):
-        data = b""
-        while len(data) < n:
-            more = self.s.recv(n - len(data))
-            if not more:
-                raise ConnectionError("closed")
-            data += more
-        return data
-
-    def frame(self):
-        flags = self.exactly(1)[0]
-        size = struct.unpack(">Q", self.exactly(8))[0] if flags & 2 else self.exactly(1)[0]
-        return flags, self.exactly(size)
-
-    def send(self, body, more=False):
-        self.s.sendall(bytes([(1 if more else 0) | 2]) + struct.pack(">Q", len(body)) + body)
-
-    def message(self, kind, channel, body):
-        self.send(b"AR" + struct.pack(">BBHHQQ", 1, kind, 0, 0, channel, 0), True)
-        self.send(msgpack.packb(body))
-
-    def receive(self):
-        parts, more = [], True
-        while more:
-            flags, body = self.frame()
-            if flags & 4:
-                continue
-            parts.append(body)
-            more = flags & 1
-        return parts
-
-    def hello(self):
-        self.message(HELLO, 0, {"client": "raw", "minor": 0, "caps": []})
-        return self.receive()[0][3]
-
-    def closed(self):
-        """Whether the daemon's side has ended it."""
-        try:
-            while self.s.recv(4096):
-                pass
-            return True
-        except ConnectionError:
-            return True
-        except socket.timeout:
-            return False
-
-    def close(self):
-        self.s.close()
 
 
 def neighbour():
@@ -108,9 +41,9 @@ def guessed_ids(wire):
     held = []
     # From what an unseeded counter starts with, and from what a few others would.
     for start in (0x6b8b4567, 1, 0, 0xffffffff):
-        held += [Raw(identity=b"\0" + struct.pack(">I", (start + i) & 0xffffffff)) for i in range(25)]
+        held += [Raw(endpoint, identity=b"\0" + struct.pack(">I", (start + i) & 0xffffffff)) for i in range(25)]
     for _ in range(60):
-        held.append(Raw())
+        held.append(Raw(endpoint))
     assert held[-1].hello() == WELCOME
     neighbour()
     for raw in held:
@@ -121,15 +54,15 @@ def the_same_id_twice(wire):
     """H4: who takes another's id gets nothing of the other's, also when the other has gone. One that is not of the library's
     kind is refused: there would be no telling whom it is by then."""
     for identity in (b"same", b"\0two", b"\0" + b"longer"):
-        own = Raw(identity=identity)
+        own = Raw(endpoint, identity=identity)
         assert own.hello() == REJECT, identity
         own.close()
-    first, second = Raw(identity=b"\0same"), None
+    first, second = Raw(endpoint, identity=b"\0same"), None
     assert first.hello() == WELCOME
     session = wire.open()
     first.message(CALL, 1, {"m": "session.turn", "sess": session, "window": 9, "detach_ms": 500,
                             "a": {"tokens": True, "max_tokens": 3}})
-    second = Raw(identity=b"\0same")
+    second = Raw(endpoint, identity=b"\0same")
     second.s.settimeout(1)
     first.close()
     time.sleep(0.3)
@@ -140,7 +73,7 @@ def the_same_id_twice(wire):
     # The same user's at most: another principal on the id is a new peer without rights.
     assert not got or got[0][3] == REJECT, got
     second.close()
-    third = Raw(identity=b"\0same")
+    third = Raw(endpoint, identity=b"\0same")
     assert third.hello() == WELCOME
     third.close()
     wire.ok("session.close", sess=session)
@@ -157,7 +90,7 @@ def unfinished(wire):
     and the neighbours wait for nothing meanwhile. From many at once, the same."""
     before = resident()
     for crowd in (1, 4):
-        raws, sent = [Raw() for _ in range(crowd)], [0] * crowd
+        raws, sent = [Raw(endpoint) for _ in range(crowd)], [0] * crowd
 
         def flood(i):
             block = bytes(60000)
@@ -180,7 +113,7 @@ def unfinished(wire):
     neighbour()
     assert resident() - before < 48 * ar1.SLOW, "what was sent is still held"
     # Tiny frames cost more than their bytes, and are counted so.
-    raw = Raw()
+    raw = Raw(endpoint)
     raw.s.settimeout(10 * ar1.SLOW)
     try:
         for _ in range(400000):
@@ -202,16 +135,16 @@ def unfinished(wire):
 def too_large(wire):
     """H10: frames beyond the limit, and of nearly all that there is, end the connection and nothing else."""
     for size in (1 << 30, (1 << 64) - 1, (1 << 20) + 1):
-        raw = Raw()
+        raw = Raw(endpoint)
         assert raw.hello() == WELCOME
         raw.s.sendall(b"\x02" + struct.pack(">Q", size) + bytes(100))
         assert raw.closed(), size
         raw.close()
     for junk in (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"\x16\x03\x01\x02\x00\x01\x00", os.urandom(300), b"\xff" + bytes(8) + b"\x7f\x01\x00"):
-        raw = Raw(greet=False)
+        raw = Raw(endpoint, greet=False)
         raw.s.sendall(junk)
         raw.close()
-    raw = Raw()
+    raw = Raw(endpoint)
     raw.s.sendall(bytes([4, 9]) + b"\x08NONSENSE"[:9])
     raw.close()
     neighbour()
@@ -220,7 +153,7 @@ def too_large(wire):
 def short_ping(wire):
     """H7: a PING without its time to live; what comes back is none of others' bytes."""
     neighbour()  # leaves bytes behind that would be worth having
-    raw = Raw()
+    raw = Raw(endpoint)
     assert raw.hello() == WELCOME
     raw.s.sendall(bytes([4, 5]) + b"\x04PING")
     raw.s.settimeout(1)
@@ -237,7 +170,7 @@ def other_sockets(wire):
     """Peers of other kinds, and of none."""
     for kind in (b"ROUTER", b"REQ", b"SUB", b"PUB", b"PUSH", b"X" * 200):
         try:
-            raw = Raw(kind=kind)
+            raw = Raw(endpoint, kind=kind)
             raw.send(b"\x01topic")
             raw.send(b"", True)
             raw.send(b"x")
@@ -256,7 +189,7 @@ def odd_messages(wire):
             parts = raw.receive()
             if parts[0][3] == PONG and msgpack.unpackb(parts[1])["t"] == 77:
                 return
-    raw = Raw()
+    raw = Raw(endpoint)
     assert raw.hello() == WELCOME
     whole_one = [b"AR" + struct.pack(">BBHHQQ", 1, CALL, 1, 0, 1, 0), msgpack.packb({"m": "tokenize", "window": 9, "a": {}}), b"abc"]
     for size in (0, 1, 24):
@@ -274,7 +207,7 @@ def odd_messages(wire):
     assert names[0] in (PONG, "too_big", "bad_body", "unknown_field") and names[1] in ("too_big", "bad_body", "unknown_field"), names
     served(raw)
     raw.close()
-    raw = Raw()
+    raw = Raw(endpoint)
     assert raw.hello() == WELCOME
     context = b"\x04PING\0\x0a" + b"z" * 65536
     raw.s.sendall(bytes([6]) + struct.pack(">Q", len(context)) + context)
@@ -285,7 +218,7 @@ def odd_messages(wire):
     except (ConnectionError, socket.timeout):
         pass  # more context than a PING may have
     raw.close()
-    req = Raw(kind=b"REQ")
+    req = Raw(endpoint, kind=b"REQ")
     for kind, body in ((HELLO, {"client": "req", "minor": 0, "caps": []}), (CALL, {"m": "health", "window": 1, "a": {}})):
         req.send(b"", True)
         req.message(kind, kind == CALL, body)
@@ -299,7 +232,7 @@ def odd_messages(wire):
 
 def does_not_read(wire):
     """H6: who reads nothing costs a bounded number of bytes, no device time, and nobody's latency."""
-    raw = Raw()
+    raw = Raw(endpoint)
     raw.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     assert raw.hello() == WELCOME
     before, deadline = resident(), time.time() + 3
@@ -316,6 +249,55 @@ def does_not_read(wire):
     assert grown < 64 * ar1.SLOW, f"{grown} MiB for one that does not read"
     raw.close()
     neighbour()
+
+
+def full_and_gone(wire):
+    """A peer whose pipe is full to the last message, and who goes while more is sent: the loop waits for nothing, and his turns go
+    on from where another connection takes them up."""
+    watcher, asked = Wire(endpoint), {"tokens": True, "max_tokens": 800, "ignore_end": True}
+    session = wire.open()
+    right = wire.turn(session, GIVEN, **{**asked, "logprobs": 0})
+    for way in ("closed", "shut", "stays"):
+        raw = Raw(endpoint)
+        raw.s.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        assert raw.hello() == WELCOME
+        raw.s.settimeout(0.3)
+        t = 0
+        try:
+            while t < 60000:  # PONGs that nobody takes fill what there is between
+                raw.message(PING, 0, {"t": t})
+                t += 1
+        except socket.timeout:
+            pass
+        slowest, ops = 0, []
+        link = Wire(endpoint)
+        for i in range(4):
+            link.begin("session.turn", asked, pack(GIVEN), sess=link.open(), window=1, detach_ms=60000)
+            ops.append(await_message(link, ACCEPTED, link.channel)["op"])
+        raw.s.settimeout(1)
+        try:  # his from here on: nothing of it can be sent
+            for i, op in enumerate(ops):
+                raw.message(ar1.RESUME, i + 1, {"op": op, "after_seq": 0, "window": 1 << 20})
+        except socket.timeout:
+            pass
+        for i in range(60):
+            if i == 20 and way != "stays":
+                raw.close() if way == "closed" else raw.s.shutdown(socket.SHUT_RDWR)
+            began = time.time()
+            assert watcher.ok("health")["r"]["state"] == "serving"
+            slowest = max(slowest, time.time() - began)
+        assert slowest < 0.1 * ar1.SLOW, f"the loop was held for {slowest} s"
+        for op in ops:
+            link.channel += 1
+            link.send(ar1.RESUME, link.channel, {"op": op, "after_seq": 0, "window": 1 << 20})
+            same_ids = link.finish(link.channel)
+            assert same_ids.ids == right.ids and same_ids.status == right.status, same_ids.end
+        link.close()
+        raw.close()
+        neighbour()
+    wire.ok("session.close", sess=session)
+    balanced(watcher)
+    watcher.close()
 
 
 def stopped(wire):
@@ -399,6 +381,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("sockets of other kinds", other_sockets),
     ("many frames, long PINGs, a REQ", odd_messages),
     ("who does not read", does_not_read),
+    ("who is full, and goes", full_and_gone),
     ("who is stopped", stopped),
     ("who is stopped in its stream, and woken", stopped_and_woken)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)

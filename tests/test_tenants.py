@@ -11,12 +11,14 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 
 import ar1
 import daemon_rig
 from ar1 import ACCEPTED, BUILD, CANCEL, DATA, END, HELLO, PING, PONG, REJECT, WELCOME, Daemon, Refused, Tap, Wire, pack, zmq
-from daemon_rig import MODEL, await_message, balanced, left_clean, words
+from daemon_rig import MODEL, await_message, balanced, left_clean, rests, words
+from zmtp import Raw
 
 import zmq.auth
 if not zmq.has("curve"):
@@ -106,21 +108,31 @@ def other_users(wire):
     """The kernel says who it is: another user is not let in, whatever it says of itself."""
     if os.getuid() != 0:
         return "skip only root can be another user"
+    doors = [IPC, f"{IPC}-control", wire_endpoint]
     code = f"""
-import os, sys, zmq
+import os, struct, sys, zmq, msgpack
 os.setgid(65534); os.setuid(65534)
-s = zmq.Context.instance().socket(zmq.DEALER); s.setsockopt(zmq.LINGER, 0); s.setsockopt(zmq.IMMEDIATE, 1)
-s.connect({IPC!r})
-print(s.poll(700, zmq.POLLOUT))
+for door in {doors!r}:
+    s = zmq.Context.instance().socket(zmq.DEALER); s.setsockopt(zmq.LINGER, 0); s.setsockopt(zmq.IMMEDIATE, 1)
+    s.connect(door)
+    if not s.poll({500 * min(ar1.SLOW, 3)}, zmq.POLLOUT):
+        print("-")
+        continue
+    s.send_multipart([b"AR" + struct.pack(">BBHHQQ", 1, 1, 0, 0, 0, 0), msgpack.packb(dict(client="x", minor=0, caps=[]))])
+    print(msgpack.unpackb(s.recv_multipart()[1]).get("principal"))
 """
     os.chmod(HOME, 0o755)
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert out.stdout == "0\n", out
-    write(LINES + ["allow users uid=65534"])
+
+    def seen():
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+        assert done.returncode == 0, done
+        return done.stdout.split()
+    assert seen() == ["-", "-", "-"]
+    write(LINES + ["allow users uid=65534 name=other"])
     again(wire)
-    code = code.replace("print(", "s.poll(700, zmq.POLLOUT) and print(")
-    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert out.stdout == "2\n", out
+    # By the kernel's word, at this tenant's doors; the daemon's own is in a folder of its user's.
+    assert seen() == ["users/other", "users/other", "-"]
+    assert os.stat(wire_endpoint[6:]).st_mode & 0o777 == 0o600
     write(LINES)
     again(wire)
 
@@ -236,6 +248,174 @@ def anothers_routing_id(wire):
         back.ok("session.close", sess=session)
     back.close()
     balanced(wire)
+
+
+def frames(wire):
+    """The next message as it lies on the wire."""
+    assert wire.socket.poll(10000 * ar1.SLOW)
+    return wire.socket.recv_multipart()
+
+
+def steering_what_is_not_ones_own(wire):
+    """CANCEL of what has not come yet, has ended, is another's, or is nobody's: not_found, byte for byte the same, and nothing else
+    happens. A WINDOW for such a call is dropped, since a grant may cross END: there is nothing to tell them apart by either."""
+    asked = {"tokens": True, "max_tokens": 900, "ignore_end": True}
+    ann, second, bob, mine = Curve(TCP, "ann"), Curve(TCP, "ann"), Curve(OTHER, "bob"), Curve(IPC)
+    session, other = ann.open(), ann.open()
+    for link in (ann, second):  # the call that it will be is not there yet: on its own connection, and from another
+        link.send(CANCEL, ann.channel + 1, {})
+        assert link.expect(REJECT)[3]["err"]["n"] == "not_found"
+    channel = ann.begin("session.turn", asked, pack(words(9)), sess=session, window=9, detach_ms=60000)
+    op = await_message(ann, ACCEPTED, channel)["op"]
+    over = ann.call("session.turn", {**asked, "max_tokens": 3}, pack(words(9)), sess=other)
+    assert over.status == "limit"
+    said = set()
+    for link in (ann, second, bob, mine, wire):
+        for target in (over.op, os.urandom(16)) if link in (ann, second) else (over.op, os.urandom(16), op):
+            link.send(CANCEL, 0, {"op": target})
+            link.send(ar1.WINDOW, 0, {"op": target, "max_off": 1 << 20})
+            link.send(PING, 0, {"t": 3})
+            got = []
+            while not got or got[-1][0][3] != PONG:
+                got.append(frames(link))
+                if got[-1][0][3] in (DATA, ar1.NOTE):
+                    got.pop()
+            assert len(got) == 2 and got[0][0][3] == REJECT, got
+            said.add(tuple(got[0]))
+    assert len(said) == 1, said
+    second.send(CANCEL, channel, {})  # a channel belongs to its connection
+    assert second.expect(REJECT)[3]["err"]["n"] == "not_found"
+    assert ann.ok("session.show", sess=session)["r"]["state"] == "running"
+    ann.send(CANCEL, channel, {})
+    ann.send(CANCEL, channel, {})
+    end = await_message(ann, END, channel)
+    assert end["status"] in ("cancelled", "limit"), end
+    for gone in (session, other):
+        ann.ok("session.close", sess=gone)
+    for link in (ann, second, bob, mine):
+        link.close()
+    balanced(wire)
+
+
+def grants(wire):
+    """A WINDOW again, lower, from another, or larger than any: what is sent stays within the largest that its own client gave, and
+    what is beyond the daemon's bound is cut to it."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--window-max", "64", "--strikes", "0")
+    try:
+        w, thief = Wire(own.endpoint), Wire(own.endpoint)
+        session, given = w.open(), words(9)
+        asked = {"tokens": True, "max_tokens": 900, "ignore_end": True, "temperature": 1.0, "seed": 5}
+        reader = w.begin("session.turn", asked, pack(given), sess=w.open())
+        op = await_message(w, ACCEPTED, reader)["op"]
+        whole, end = b"", None
+        while end is None:
+            w.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 40})
+            while w.socket.poll(20):
+                type, at, _, body, blob = w.receive()
+                whole += blob if type == DATA else b""
+                end = body if type == END else end
+        channel = w.begin("session.turn", asked, pack(given), sess=session, window=9, detach_ms=60000)
+        op, off, ids = None, 0, b""
+
+        def comes(most):
+            """What comes while nothing is granted: up to there, and not beyond."""
+            nonlocal op, off, ids
+            while w.socket.poll(300 * min(ar1.SLOW, 4)):
+                type, at, _, body, blob = w.receive()
+                if type == ACCEPTED:
+                    op = body["op"]
+                if type == DATA:
+                    off, ids = body[0], ids + blob
+                    assert off <= most, (off, most)
+                assert type != END, body
+            return off
+        before = comes(9)
+        for link, grant in ((w, 9), (w, 1), (w, 0), (thief, 1 << 20)):
+            link.send(ar1.WINDOW, 0, {"op": op, "max_off": grant})
+            assert comes(9) == before, (grant, off)
+        for wrong in ((1 << 64) - 1, 1 << 63, -1):
+            w.send(ar1.WINDOW, 0, {"op": op, "max_off": wrong})
+            assert w.expect(REJECT)[3]["err"]["n"] == "out_of_range"
+        assert comes(9) == before
+        w.send(ar1.WINDOW, 0, {"op": op, "max_off": (1 << 63) - 1})  # as much as there is: cut to what was sent and 64 bytes
+        after = comes(before + 64)
+        assert before < after <= before + 64, (before, after)
+        w.send(ar1.WINDOW, 0, {"op": op, "max_off": before + 64})  # again
+        assert comes(before + 64) == after
+        end = None
+        while end is None:
+            w.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 40})
+            while w.socket.poll(20):
+                type, at, _, body, blob = w.receive()
+                ids += blob if type == DATA else b""
+                end = body if type == END else end
+        assert ids == whole and end["status"] == "limit", end
+    finally:
+        assert own.stop() == 0
+
+
+def one_tenant_floods(wire):
+    """H3: a tenant's messages without an end take their connection along, and another tenant's stream does not wait for it."""
+    ann = Curve(TCP, "ann")
+    session = ann.open()
+    right = ann.call("session.turn", {"tokens": True, "max_tokens": 200, "ignore_end": True}, pack([5] * 9), sess=session)
+    raws, sent = [Raw(IPC) for _ in range(3)], [0] * 3
+
+    def flood(i):
+        try:
+            while sent[i] < 96 << 20:
+                raws[i].send(bytes(60000), more=True)
+                sent[i] += 60000
+        except OSError:
+            pass
+    threads = [threading.Thread(target=flood, args=(i,)) for i in range(3)]
+    for thread in threads:
+        thread.start()
+    began = time.time()
+    for _ in range(3):
+        reply = ann.call("session.turn", {"tokens": True, "max_tokens": 200, "ignore_end": True, "keep": 0}, pack([5] * 9), sess=session)
+        assert reply.ids == right.ids and reply.status == "limit", reply.end
+    assert time.time() - began < 15 * ar1.SLOW
+    for thread in threads:
+        thread.join()
+    assert all(1 << 20 < n < 40 << 20 for n in sent), [n >> 20 for n in sent]
+    for raw in raws:
+        raw.close()
+    assert Curve(IPC).ok("health")["r"]["state"] == "serving"
+    ann.ok("session.close", sess=session)
+    ann.close()
+
+
+def descriptors_run_out_over_tcp(wire):
+    """Ten times more connections by TCP than there are descriptors: no abort, no core lost to trying, who is in is served, and
+    others come in afterwards."""
+    at = f"tcp://127.0.0.1:{port()}"
+    write([f"tenant red listen={at}", f"allow red {key('ann')}"], f"{HOME}/few")
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--tenants", f"{HOME}/few", "--curve-key",
+                 f"{HOME}/server.key_secret", descriptors=200)
+    try:
+        inside, held = Curve(at, "ann"), []
+        where = ("127.0.0.1", int(at.rsplit(":", 1)[1]))
+        for _ in range(2000):
+            s = socket.socket()
+            s.setblocking(False)
+            try:
+                s.connect(where)
+            except BlockingIOError:
+                pass
+            except OSError:
+                s.close()
+                continue
+            held.append(s)
+        assert inside.ok("health")["r"]["state"] == "serving"
+        time.sleep(0.3)
+        assert len(os.listdir(f"/proc/{own.process.pid}/fd")) <= 161
+        rests(own)
+        for s in held:
+            s.close()
+        assert Curve(at, "ann").ok("health")["r"]["state"] == "serving"
+    finally:
+        assert own.stop() == 0
 
 
 def roles(wire):
@@ -418,6 +598,10 @@ daemon_rig.run(tap, daemon, wire, [
     ("tenants do not see or steer each other", tenants_are_apart),
     ("a routing id that a client chose is refused, with all that it says", chosen_routing_ids),
     ("another's routing id gives nothing of his", anothers_routing_id),
+    ("steering what is not there or another's is not_found, alike", steering_what_is_not_ones_own),
+    ("grants again, lower, another's, and beyond all bounds", grants),
+    ("a tenant that floods holds up no other", one_tenant_floods),
+    ("descriptors run out over TCP", descriptors_run_out_over_tcp),
     ("roles: gateways act for others, operators look", roles),
     ("limits of a tenant are its own", limits),
     ("revocation at the next message, and reloads that are wrong", revocation),
