@@ -101,7 +101,7 @@ struct session {
 	char label[LABEL_MAX + 1];
 	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
 	uint64_t number;           /* in the recorded traffic; 0: not there yet */
-	uint64_t touched_us;       /* when a call last named it */
+	uint64_t touched_us, looked; /* when a call last named it; the last look at it in family.c */
 	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
 	uint32_t kept_history, kept_marks;
 	uint32_t known;            /* tokens that were computed before the restart */
@@ -266,7 +266,7 @@ struct daemon {
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
 	bool audit_due, engine_watched;
-	uint64_t audited_us, reaped_us, orphans; /* orphans: sessions that must end; family.c */
+	uint64_t audited_us, reaped_us, orphans, family_looks; /* orphans: sessions that must end; family.c */
 
 	struct principal *principals;
 	struct peer *peers;

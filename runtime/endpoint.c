@@ -128,13 +128,17 @@ static int sockets_make(struct daemon *d)
 	return 0;
 }
 
-void endpoint_watch(void *socket)
+void endpoint_watch(void *socket, uint64_t heartbeat_ms)
 {
+	/* The kernel counts seconds here. */
+	const int beat = heartbeat_ms < 1000 ? 1 : (int)(heartbeat_ms / 1000);
 	set_int(socket, ZMQ_HANDSHAKE_IVL, 3000);
 	set_int(socket, ZMQ_TCP_KEEPALIVE, 1);
-	set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 15);
-	set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, 5);
-	set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 3);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_IDLE, 2 * beat);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_INTVL, beat);
+	set_int(socket, ZMQ_TCP_KEEPALIVE_CNT, 2);
+	/* While something is on its way nothing is probed, but it is sent again, for a quarter of an hour. */
+	set_int(socket, ZMQ_TCP_MAXRT, 4 * beat * 1000);
 }
 
 /* A ROUTER of one tenant, unbound. */
@@ -154,7 +158,7 @@ static int door_make(struct daemon *d, struct door *door)
 	set_int(router, ZMQ_RCVHWM, 64);
 	set_int(router, ZMQ_SNDBUF, 262144);
 	set_int(router, ZMQ_RCVBUF, 262144);
-	endpoint_watch(router);
+	endpoint_watch(router, d->options.heartbeat_ms);
 	set_int(router, ZMQ_LINGER, 1000);
 	CHECK(zmq_setsockopt(router, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
 	CHECK(zmq_setsockopt(router, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0);

@@ -15,22 +15,43 @@ bool session_orphan(const struct session *s)
 	return s->parent >= ORPHAN_FORGOTTEN;
 }
 
-/* All that hangs on the session. */
+/* What is to be forgotten is so on the disk at once, whenever its turn to end comes. */
+static void orphan_make(struct daemon *d, uint32_t session, bool forgotten)
+{
+	d->sessions[session].parent = forgotten ? ORPHAN_FORGOTTEN : ORPHAN;
+	d->orphans++;
+	if (forgotten)
+		session_unkeep(d, session);
+}
+
+/* All that hangs on the session. Each is looked at once, however deep they hang: what was looked at and is
+   no orphan does not. */
 static void tied_mark(struct daemon *d, uint32_t session)
 {
-	const uint32_t fate = d->sessions[session].forgets ? ORPHAN_FORGOTTEN : ORPHAN;
-	for (bool more = true; more;) {
-		more = false;
-		for (uint32_t i = 0; i < d->options.sessions; i++) {
-			struct session *s = &d->sessions[i];
-			if (!s->used || s->closing || s->parent == 0 || session_orphan(s) ||
-			    (s->parent != session + 1 && !session_orphan(&d->sessions[s->parent - 1])))
-				continue;
-			s->parent = fate;
-			d->orphans++;
-			more = true;
+	const bool forgotten = d->sessions[session].forgets;
+	const uint64_t look = ++d->family_looks;
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
+		struct session *s = &d->sessions[i];
+		if (i == session || !s->used || s->closing || s->parent == 0 || session_orphan(s))
+			continue;
+		uint32_t top = i, next;
+		while (top != session && d->sessions[top].parent != 0 && d->sessions[top].looked != look &&
+		       !session_orphan(&d->sessions[top]))
+			top = d->sessions[top].parent - 1;
+		const bool tied = top == session || session_orphan(&d->sessions[top]);
+		for (uint32_t at = i; at != top; at = next) {
+			next = d->sessions[at].parent - 1;
+			d->sessions[at].looked = look;
+			if (tied)
+				orphan_make(d, at, forgotten);
 		}
 	}
+}
+
+void session_orphan_make(struct daemon *d, uint32_t session, bool forgotten)
+{
+	orphan_make(d, session, forgotten);
+	tied_mark(d, session);
 }
 
 static void orphans_end(struct daemon *d)
@@ -68,9 +89,10 @@ static void tied_touch(struct daemon *d)
 			continue;
 		if (s->call != NONE)
 			s->touched_us = d->now_us;
-		for (uint32_t up = s->parent; up != 0; up = d->sessions[up - 1].parent)
-			if (d->sessions[up - 1].touched_us < s->touched_us)
-				d->sessions[up - 1].touched_us = s->touched_us;
+		/* Above one that was named later all were, or will be when it is its turn. */
+		for (uint32_t up = s->parent; up != 0 && d->sessions[up - 1].touched_us < s->touched_us;
+		     up = d->sessions[up - 1].parent)
+			d->sessions[up - 1].touched_us = s->touched_us;
 	}
 }
 

@@ -54,18 +54,23 @@ static void hands_wipe(struct daemon *d)
 		madvise(d->scratch, KEEP_SCRATCH_BYTES, MADV_DONTNEED);
 }
 
+void session_unkeep(struct daemon *d, uint32_t session)
+{
+	struct session *s = &d->sessions[session];
+	s->forgets = d->forget_due = true;
+	calls_forget(d, &s->id); /* before its turn ends: nothing of it is kept any more */
+	keep_forget(d, &s->id);
+}
+
 void session_forget(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
-	const struct wire_id owner = s->id;
-	s->forgets = d->forget_due = true;
 	record_session(d, s, STORE_FORGET);
 	sodium_memzero(s->label, sizeof s->label);
 	if (s->form && s->form->sessions == 1 && s->form->tools)
 		sodium_memzero(s->form->tools, strlen(s->form->tools));
-	calls_forget(d, &owner); /* before its turn ends: nothing of it is kept any more */
 	/* Before the step that ends it is closed: on disk with that, and so before anybody is told. */
-	keep_forget(d, &owner);
+	session_unkeep(d, session);
 	session_end(d, session);
 	hands_wipe(d);
 }

@@ -22,6 +22,8 @@ void forget_page_copied(struct daemon *d, const struct engine_copy *c, int err);
 uint64_t forget_tick(struct daemon *d);
 /* The session's text, tokens and pages go, everywhere; it ends. */
 void session_forget(struct daemon *d, uint32_t session);
+/* The part of it on the disk, and of answers: nothing of the session is kept from now on. */
+void session_unkeep(struct daemon *d, uint32_t session);
 /* Text and tokens in a call's slot. */
 void forget_slot(const struct daemon *d, struct call *c);
 /* A run of pages of a session that is forgotten came back: zeroed before anything else is done. */

@@ -145,7 +145,7 @@ void keep_session(struct daemon *d, uint32_t session)
 	struct session_view v;
 	struct store_key key;
 	struct row row;
-	if (!d->store || s->closing || s->sched == SCHED_NONE || public_is(d, s->principal))
+	if (!d->store || s->closing || s->forgets || s->sched == SCHED_NONE || public_is(d, s->principal))
 		return;
 	memset(&row, 0, sizeof row); /* the holes too */
 	CHECK(sched_session(d->sched, s->sched, &v) == 0);
@@ -385,6 +385,8 @@ struct restored {
 	uint32_t sessions, turns, damaged;
 	struct wire_id *op; /* per session: of the turn that ran; zero: none */
 	struct wire_id *parent; /* likewise: what it is tied to */
+	struct wire_id *gone; /* which were being forgotten when the process ended */
+	uint32_t gone_count;
 };
 
 static int session_restore(struct daemon *d, const struct store_key *key, const struct row *row,
@@ -447,10 +449,21 @@ static bool row_known(const struct row *row, size_t bytes)
 	return row->version == 1 ? bytes == ROW_1_BYTES : row->version == ROW_VERSION && bytes == sizeof *row;
 }
 
-/* Ties again what was tied. What a parent has left behind, since the process ended between the two, ends. */
+static bool id_gone(const struct restored *n, const struct wire_id *id)
+{
+	for (uint32_t i = 0; i < n->gone_count; i++)
+		if (memcmp(&n->gone[i], id, sizeof *id) == 0)
+			return true;
+	return false;
+}
+
+/* Ties again what was tied. What a parent has left behind, since the process ended between the two, ends, in
+   the loop: here there may be no room for so many in the log. */
 static void ties_restore(struct daemon *d, struct restored *n)
 {
 	static const struct wire_id none;
+	struct wire_id nobody;
+	memset(&nobody, 0xff, sizeof nobody);
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
 		if (!s->used || memcmp(&n->parent[i], &none, sizeof none) == 0)
@@ -458,15 +471,17 @@ static void ties_restore(struct daemon *d, struct restored *n)
 		const uint32_t parent = session_find(d, s->principal, &n->parent[i]);
 		s->parent = parent == NONE ? 0 : parent + 1;
 	}
-	/* One that is damaged may be somebody's parent. */
-	for (uint32_t i = 0; i < d->options.sessions && n->damaged == 0; i++) {
+	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		const struct session *s = &d->sessions[i];
 		if (!s->used || s->parent || memcmp(&n->parent[i], &none, sizeof none) == 0)
 			continue;
-		session_end(d, i);
+		const bool forgotten = id_gone(n, &n->parent[i]);
+		/* One that is damaged may be somebody's parent. */
+		if (forgotten || n->damaged == 0 || memcmp(&n->parent[i], &nobody, sizeof nobody) == 0)
+			session_orphan_make(d, i, forgotten);
 	}
 	for (uint32_t i = 0; i < d->options.sessions; i++)
-		if (!d->sessions[i].used)
+		if (session_orphan(&d->sessions[i]))
 			memset(&n->op[i], 0, sizeof n->op[i]);
 }
 
@@ -489,6 +504,8 @@ static int sessions_restore(struct daemon *d, struct restored *n)
 		if (row.version < ROW_VERSION)
 			memset(row.parent, 0, sizeof row.parent);
 		n->damaged += code == -ERR_INTEGRITY;
+		if (code == -ERR_GONE && key.length == sizeof n->gone[0] && n->gone_count < d->options.sessions)
+			memcpy(&n->gone[n->gone_count++], key.bytes, key.length);
 		if (code == -ERR_GONE)
 			session_gone(d, &key);
 		if (code == 0)
@@ -508,7 +525,8 @@ int keep_restore(struct daemon *d)
 	TRY(lower_disk_scan(d));
 	n.op = calloc(d->options.sessions, sizeof *n.op);
 	n.parent = calloc(d->options.sessions, sizeof *n.parent);
-	int code = n.op && n.parent ? sessions_restore(d, &n) : -ERR_MEMORY;
+	n.gone = calloc(d->options.sessions, sizeof *n.gone);
+	int code = n.op && n.parent && n.gone ? sessions_restore(d, &n) : -ERR_MEMORY;
 	if (code == 0) {
 		ties_restore(d, &n);
 		lower_adopted(d);
@@ -517,6 +535,7 @@ int keep_restore(struct daemon *d)
 	}
 	free(n.op);
 	free(n.parent);
+	free(n.gone);
 	TRY(code);
 	/* What is damaged is left as it is, its key too. */
 	if (n.damaged == 0)

@@ -42,7 +42,7 @@ static void common_set(const struct daemon *d, void *socket, const struct outlet
 	snprintf(domain, sizeof domain, "%s%s", d->tenants.tenant[o->tenant].name, o->kv ? "/kv" : "");
 	const int64_t frame = TOPIC_MAX + 1;
 	set_int(socket, ZMQ_RCVHWM, TAKE_PER_TURN);
-	endpoint_watch(socket);
+	endpoint_watch(socket, d->options.heartbeat_ms);
 	set_int(socket, ZMQ_LINGER, 0);
 	CHECK(zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &frame, sizeof frame) == 0);
 	CHECK(zmq_setsockopt(socket, ZMQ_ZAP_DOMAIN, domain, strlen(domain)) == 0);

@@ -1,7 +1,11 @@
 """What the tests of the daemon share: a tiny model, a daemon on it, and what must hold after each test."""
+import ctypes
 import json
 import os
 import random
+import socket
+import stat
+import struct
 import subprocess
 import sys
 import tempfile
@@ -86,6 +90,25 @@ def rests(daemon, seconds=0.6):
     before = used()
     time.sleep(seconds)
     assert used() - before < seconds / 10 * min(ar1.SLOW, 5), f"{used() - before} s of {seconds}"
+
+
+def deafen(port):
+    """This process's connections to the port take in nothing more: what is sent to them is dropped before the kernel would
+    answer, as if their host were gone. Returns how many there are."""
+    nothing = ctypes.create_string_buffer(struct.pack("HBBI", 6, 0, 0, 0))  # a filter that returns 0
+    program = struct.pack("HxxxxxxP", 1, ctypes.addressof(nothing))
+    count = 0
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            if not stat.S_ISSOCK(os.stat(f"/proc/self/fd/{name}").st_mode):
+                continue
+            with socket.socket(fileno=os.dup(int(name))) as s:
+                if s.family == socket.AF_INET and s.getpeername()[1] == port:
+                    s.setsockopt(socket.SOL_SOCKET, 26, program)  # SO_ATTACH_FILTER
+                    count += 1
+        except OSError:
+            pass
+    return count
 
 
 def await_message(wire, type, channel):

@@ -1,6 +1,7 @@
 """Goal: a fork that is tied to its parent is closed when that is, in one go and across a kill, and one that is not
 outlives it; a session that is touched is not taken for left. Method: trees of forks on a daemon, closed at the root, in
 the middle, in a turn, by forget, by time; kill -9 between."""
+import signal
 import time
 
 import ar1
@@ -62,6 +63,26 @@ def from_the_middle(wire):
     wire.ok("session.close", sess=root)
 
 
+def in_any_order_of_slots(wire):
+    """Children before their parents in the table, and after them, and others between: each has its own end."""
+    held = [wire.open() for _ in range(8)]
+    wire.ok("session.close", sess=held.pop())
+    chain = [wire.open()]
+    for tied in (True, True, True, True):
+        wire.ok("session.close", sess=held.pop())  # the first free slot is before all others that were made
+        chain.append(fork(wire, chain[-1], tied=tied))
+    wire.ok("session.close", sess=held.pop())
+    free = fork(wire, chain[2])
+    last = fork(wire, chain[4], tied=True)
+    of_free = fork(wire, free, tied=True)
+    sessions = [*chain, last, free, of_free, *held]
+    wire.ok("session.close", sess=chain[1])
+    assert there(wire, sessions) == [True] + [False] * 5 + [True] * 4, there(wire, sessions)
+    for session in (chain[0], free, *held):
+        wire.ok("session.close", sess=session)
+    assert not any(there(wire, sessions))
+
+
 def in_a_turn(wire):
     root, child, *rest = tree(wire)
     other = Wire(daemon.endpoint)
@@ -92,6 +113,26 @@ def kept_over_a_kill(wire):
     left_clean(own)
 
 
+def forgotten_over_a_kill(wire):
+    """The process ends in the middle of a forget: whose key is written over is gone, and its tied forks with it: not only
+    closed, but nowhere."""
+    for point in (1, 2):
+        own = begin(None, "--template", "smollm2", "--kv-memory", "600000", "--inject", f"forget@{point}=crash")
+        w = Wire(own.endpoint)
+        sessions = root, child, grandchild, free, of_free = tree(w)
+        w.begin("session.forget", sess=root)
+        assert own.process.wait(20 * ar1.SLOW) == -signal.SIGKILL
+        own = begin(own.home, "--template", "smollm2", "--kv-memory", "600000")
+        w = Wire(own.endpoint)
+        assert gone(w, root) and gone(w, child) and gone(w, grandchild)
+        until(lambda: there(w, sessions) == [False, False, False, True, True])
+        with open(f"{own.home}/state/keys", "rb") as file:
+            keys = file.read()
+        assert [s in keys for s in sessions] == [False, False, False, True, True], point
+        w.turn(free, words(5), **ASK)
+        left_clean(own)
+
+
 def touched(wire):
     idle = 600 * ar1.SLOW
     own = begin(None, "--template", "smollm2", "--kv-memory", "600000", "--session-idle-ms", str(idle))
@@ -120,8 +161,10 @@ wire = Wire(daemon.endpoint)
 run(tap, daemon, wire, [
     ("what is tied is closed with it, what is not stays", closed_together),
     ("from the middle of a tree, and forgotten", from_the_middle),
+    ("wherever they lie in the table", in_any_order_of_slots),
     ("a turn of a tied one ends as closed", in_a_turn),
     ("over kill -9 what is tied stays tied", kept_over_a_kill),
+    ("over kill -9 in a forget they are forgotten with it", forgotten_over_a_kill),
     ("what is touched is not left: its clocks count from then", touched),
 ])
 finish(tap, daemon)

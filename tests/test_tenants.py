@@ -418,6 +418,33 @@ def descriptors_run_out_over_tcp(wire):
         assert own.stop() == 0
 
 
+def silence_on_the_line(wire):
+    """A host that is gone without a word answers nothing: whether it was told something or not, its connection ends after four
+    heartbeats, not when the kernel gives up to send it again, which takes a quarter of an hour."""
+    at, beat = f"tcp://127.0.0.1:{port()}", 1
+    write([f"tenant red listen={at}", f"allow red {key('ann')}"], f"{HOME}/silent")
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--tenants", f"{HOME}/silent", "--curve-key",
+                 f"{HOME}/server.key_secret", "--heartbeat-ms", str(1000 * beat))
+
+    def connections():
+        return len(os.listdir(f"/proc/{own.process.pid}/fd"))
+    try:
+        none, links = connections(), [Curve(at, "ann"), Curve(at, "ann")]
+        assert daemon_rig.deafen(int(at.rsplit(":", 1)[1])) == 2
+        links[1].send(PING, 0, {"t": 3})  # what comes back is on its way for good
+        links.append(Curve(at, "ann"))
+        assert connections() == none + 3
+        began = time.time()
+        daemon_rig.until(lambda: connections() == none + 1, 12 * beat)
+        assert time.time() - began > 2 * beat, "too soon for one that is only slow"
+        time.sleep(2 * beat)
+        assert connections() == none + 1 and links[2].ok("health")["r"]["state"] == "serving"
+        for link in links:
+            link.close()
+    finally:
+        assert own.stop() == 0
+
+
 def roles(wire):
     for who, act_as in (("ann", "x"), ("watch", "x")):
         try:
@@ -602,6 +629,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("grants again, lower, another's, and beyond all bounds", grants),
     ("a tenant that floods holds up no other", one_tenant_floods),
     ("descriptors run out over TCP", descriptors_run_out_over_tcp),
+    ("who is silent on the line is gone in four heartbeats", silence_on_the_line),
     ("roles: gateways act for others, operators look", roles),
     ("limits of a tenant are its own", limits),
     ("revocation at the next message, and reloads that are wrong", revocation),
