@@ -25,6 +25,7 @@ static const uint64_t KV_STANDARD_MAX = 4ull << 30; /* a default slab is never l
 struct plan {
 	struct forward_needs needs;
 	uint64_t available, kv_bytes;
+	bool apart; /* the device has memory of its own, which available is of */
 };
 
 /* One rule for all lines that say memory: tenths of a MiB, rounded. */
@@ -145,9 +146,16 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 		log_say(LOG_NOTICE, "--disk-bytes is of no use to a model with windows, unless with --windows keep");
 }
 
+/* What has to fit into `available`. */
+static uint64_t plan_sum(const struct daemon *d, const struct plan *p)
+{
+	return p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes +
+	       (p->apart ? 0 : groups_bytes(d, PLACE_HOST));
+}
+
 /* --prefill-weights auto: the copy of 8 bits, if it is faster here and there is room for it. It is not the
    file's weights, so what was chosen is said. */
-static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p, uint64_t sum)
+static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p)
 {
 	struct forward_needs needs;
 	char reason[MODEL_REASON_MAX];
@@ -161,7 +169,7 @@ static int prefill_choose(struct daemon *d, struct forward_options *f, struct pl
 	f->prefill = PREFILL_INT8;
 	TRY(forward_needs(d->model, f, &needs, reason));
 	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
-	if (p->available && sum + more > p->available) {
+	if (p->available && plan_sum(d, p) + more > p->available) {
 		log_say(LOG_NOTICE, "--prefill-weights auto: same: there is no room for a copy of %.1f MiB",
 			mib(more));
 		return 0;
@@ -198,6 +206,7 @@ static int plan_make(struct daemon *d, struct plan *p)
 		return needed;
 	}
 	/* Each rank has a GPU of its own; the first stands for all. */
+	p->apart = left != 0;
 	p->available = left ? left * (f.ranks_count > 1 ? f.ranks_count : 1) : memory_available();
 	p->kv_bytes = d->options.kv_memory;
 	if (!p->kv_bytes) {
@@ -219,17 +228,19 @@ static int plan_make(struct daemon *d, struct plan *p)
 		log_say(LOG_ERROR, "these options cannot be scheduled with: %s is out of range", field);
 		return -ERR_OUT_OF_RANGE;
 	}
-	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
-	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
-	if (p->available && sum > p->available) {
-		log_say(LOG_ERROR,
-			"not enough memory: weights %.1f MiB + workspace %.1f MiB + KV %.1f MiB is "
-			"more than the %.1f MiB available; lower --kv-memory",
-			mib(p->needs.weights_bytes), mib(p->needs.workspace_bytes), mib(p->kv_bytes),
-			mib(p->available));
+	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST), here = p->apart ? memory_available() : 0;
+	if (here && host_bytes > here) {
+		log_say(LOG_ERROR, "not enough memory: --host-memory of %.1f MiB is more than the %.1f MiB available "
+			"beside the GPU's", mib(host_bytes), mib(here));
 		return -ERR_MEMORY;
 	}
-	return prefill_choose(d, &f, p, sum);
+	if (p->available && plan_sum(d, p) > p->available) {
+		log_say(LOG_ERROR, "not enough memory: weights %.1f MiB + workspace %.1f MiB + KV %.1f MiB is "
+			"more than the %.1f MiB available; lower --kv-memory", mib(p->needs.weights_bytes),
+			mib(p->needs.workspace_bytes), mib(p->kv_bytes), mib(p->available));
+		return -ERR_MEMORY;
+	}
+	return prefill_choose(d, &f, p);
 }
 
 static void plan_print(const struct daemon *d, const struct plan *p)
@@ -239,7 +250,7 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	const struct sched_group *group = d->limits.group;
 	const uint64_t pages = group[0].page_count[PLACE_DEVICE], tokens = pages * d->limits.page_tokens;
 	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
-	const uint64_t sum = p->needs.weights_bytes + p->needs.workspace_bytes + p->kv_bytes + host_bytes;
+	const uint64_t sum = plan_sum(d, p);
 	const uint64_t disk_bytes = d->limits.group[0].page_count[PLACE_DISK] * p->needs.page_bytes;
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
@@ -256,8 +267,7 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 				d->limits.page_tokens, (unsigned long long)pages,
 				(unsigned long long)tokens, d->limits.context_tokens,
 				group[1].window_tokens, (unsigned long long)group[1].page_bytes,
-				group[1].page_count[PLACE_DEVICE],
-				prefills[d->options.prefill],
+				group[1].page_count[PLACE_DEVICE], prefills[d->options.prefill],
 				(unsigned long long)p->available, (unsigned long long)head);
 		return;
 	}

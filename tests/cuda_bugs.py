@@ -135,6 +135,15 @@ BUGS = [
     ("a bucket too small", "blas.cu", "*padded < tokens && *padded", "*padded * 2 < tokens && *padded", "test_cuda_given", 0),
     ("graphs beyond their room", "launch.cu", "took <= GRAPH_ROOM_BYTES - d->graph_bytes", "took <= 8 * (size_t)GRAPH_ROOM_BYTES",
      "test_cuda_device", 0),
+    ("pages of the first group for all", "attend.h", "STEP_PAGES(a->step)[s->page_first[a->group] + index].page",
+     "STEP_PAGES(a->step)[s->page_first[0] + index].page", "test_cuda_groups", 0),
+    ("pages written as if the first were there", "rows.cu", "r.position - s->page_position[a.group]", "r.position",
+     "test_cuda_groups", 0),
+    ("what was before a history is seen", "attend.h", "return first > s->position_first ? first : s->position_first;",
+     "return first;", "test_cuda_groups", 0),
+    ("tags of the second group not looked at", "rows.cu", "if (g >= a.group_count)", "if (g >= 1)", "test_cuda_groups", 0),
+    ("tags of the first group for all", "rows.cu", "found = there ? a.tags[g][p[i].page] : 0",
+     "found = there ? a.tags[0][p[i].page] : 0", "test_cuda_groups", 0),
     ("a lost context goes unseen", "device.cu", "d->lost = true;", "", "test_cuda_device", 0),
 ]
 SHORT = 5

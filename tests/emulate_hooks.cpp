@@ -2,6 +2,16 @@
 
 #include "kernels/cuda/gpu.h"
 
+int hook_emulated(void)
+{
+	return 1;
+}
+
+const char *hook_missing(void)
+{
+	return NULL;
+}
+
 void hook_seed(uint64_t seed)
 {
 	emulate_seed(seed);

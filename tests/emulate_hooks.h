@@ -1,5 +1,6 @@
 /*
- * What the tests, in C, may ask of the emulated GPU.
+ * What the tests, in C, may ask of the GPU that is linked: the emulated one (emulate_hooks.cpp), or a real
+ * one (gpu_hooks.c), which has no order of threads to choose, says no fault and counts nothing.
  */
 #ifndef HOLDFAST_TESTS_EMULATE_HOOKS_H
 #define HOLDFAST_TESTS_EMULATE_HOOKS_H
@@ -11,6 +12,9 @@
 extern "C" {
 #endif
 
+/* Whether it is the emulated one; and why there is none: NULL if there is one. */
+int hook_emulated(void);
+const char *hook_missing(void);
 /* The order of threads and blocks, from now on. */
 void hook_seed(uint64_t seed);
 /* The first fault since the last call, or NULL. */

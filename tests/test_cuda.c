@@ -1,7 +1,8 @@
 /*
  * Goal: every kernel of kernels/cuda/ does what the scalar reference does. Method: the same operation
  * on a CPU device and on an emulated GPU, on the same buffers and pages; bits where the arithmetic is
- * the same, a bound where only the order of sums differs. Each under three orders of threads.
+ * the same, a bound where only the order of sums differs. Each case of a kernel under three orders of
+ * threads.
  *
  * HOLDFAST_CUDA_ONLY=N runs the Nth test alone.
  */
@@ -52,19 +53,21 @@ static void pages_written(void)
 			both_open(&p, &o, i);
 			const struct fixture_sequence s[2] = {{text, 200 + 5 * i, 19, 0, 0}, {text, 0, 3, 40, 0}};
 			const size_t kv_floats = (size_t)22 * p.kv_heads * p.head;
-			hook_seed(seeds[kv % SEEDS]);
-			free(both_batch(s, 2, 0, 0));
-			both_fill(BUFFER_Q, (size_t)22 * p.heads * p.head, 1, &state);
-			both_fill(BUFFER_K, kv_floats, kv == KV_FP8 ? 100 : 1, &state);
-			both_fill(BUFFER_V, kv_floats, 1e-3f, &state);
-			for (uint32_t l = 0; l < FIXTURE_LAYERS; l++) {
-				EXPECT(cpu.ops->rope_write(cpu.device, &cpu.layer[l].ops) == 0);
-				EXPECT(gpu.ops->rope_write(gpu.device, &gpu.layer[l].ops) == 0);
+			for (int order = 0; order < SEEDS; order++) {
+				hook_seed(seeds[order]);
+				free(both_batch(s, 2, 0, 0));
+				both_fill(BUFFER_Q, (size_t)22 * p.heads * p.head, 1, &state);
+				both_fill(BUFFER_K, kv_floats, kv == KV_FP8 ? 100 : 1, &state);
+				both_fill(BUFFER_V, kv_floats, 1e-3f, &state);
+				for (uint32_t l = 0; l < FIXTURE_LAYERS; l++) {
+					EXPECT(cpu.ops->rope_write(cpu.device, &cpu.layer[l].ops) == 0);
+					EXPECT(gpu.ops->rope_write(gpu.device, &gpu.layer[l].ops) == 0);
+				}
+				EXPECT(both_error(BUFFER_Q, (size_t)22 * p.heads * p.head) == 0);
+				EXPECT(both_error(BUFFER_K, kv_floats) == 0);
+				if (!EXPECT(pages_equal(0, 43)))
+					printf("# shape %u kv %d\n", i, kv);
 			}
-			EXPECT(both_error(BUFFER_Q, (size_t)22 * p.heads * p.head) == 0);
-			EXPECT(both_error(BUFFER_K, kv_floats) == 0);
-			if (!EXPECT(pages_equal(0, 43)))
-				printf("# shape %u kv %d\n", i, kv);
 			both_close();
 		}
 }
@@ -83,7 +86,6 @@ static double attention_error(const struct device_plan *p, const struct fixture_
 		CHECK(gpu.ops->page_write(gpu.device, 0, i, bad) == 0);
 	}
 	free(bad);
-	hook_seed(seeds[seed % SEEDS]);
 	double worst = 0;
 	for (uint32_t at = 0; at < count;) {
 		/* The last rows are what is looked at; those before only fill pages. */
@@ -103,9 +105,13 @@ static double attention_error(const struct device_plan *p, const struct fixture_
 			continue;
 		for (uint32_t l = 0; l < FIXTURE_LAYERS; l++) {
 			EXPECT(cpu.ops->attend(cpu.device, &cpu.layer[l].ops) == 0);
-			EXPECT(gpu.ops->attend(gpu.device, &gpu.layer[l].ops) == 0);
-			const double error = both_error(BUFFER_A, rows * p->heads * p->head);
-			worst = error <= worst ? worst : error; /* NaN too */
+			for (int order = 0; order < SEEDS; order++) {
+				hook_seed(seeds[order]);
+				EXPECT(gpu.ops->attend(gpu.device, &gpu.layer[l].ops) == 0);
+				const double error = both_error(BUFFER_A, rows * p->heads * p->head);
+				if (!(error <= worst) && !isnan(worst)) /* NaN is the worst, and stays */
+					worst = error;
+			}
 		}
 	}
 	both_close();
@@ -176,23 +182,25 @@ static void products(void)
 			const uint32_t n = rows[(i + (uint32_t)act) % 4];
 			const struct fixture_sequence s = {text, 0, n, 0, 0};
 			uint64_t state = i;
-			hook_seed(seeds[act % SEEDS]);
 			free(both_batch(&s, 1, 0, 2));
-			both_fill(BUFFER_X, (size_t)n * p.width, 1, &state);
 			const struct ops_layer *a = &cpu.layer[0].ops, *b = &gpu.layer[0].ops;
-			EXPECT(cpu.ops->qkv(cpu.device, a) == 0 && gpu.ops->qkv(gpu.device, b) == 0);
 			/* A norm that differs in its last bit can move an integer by one step. */
 			const double bound = act == ACT_F32 ? 1e-6 : act == ACT_BF16 ? 1e-4 : 1e-3;
-			const double error = fmax(both_error(BUFFER_Q, (size_t)n * p.head),
-						  both_error(BUFFER_V, (size_t)n * p.head));
-			EXPECT(cpu.ops->gate_up(cpu.device, a) == 0 && gpu.ops->gate_up(gpu.device, b) == 0);
-			const double gates = both_error(BUFFER_F, (size_t)n * p.ff);
-			both_fill(BUFFER_A, (size_t)n * p.head, 1, &state);
-			EXPECT(cpu.ops->output(cpu.device, a) == 0 && gpu.ops->output(gpu.device, b) == 0);
-			const double back = both_error(BUFFER_X, (size_t)n * p.width);
-			if (!EXPECT(error < bound) || !EXPECT(gates < bound) || !EXPECT(back < 1e-6))
-				printf("# %s act %d rows %u: %g %g %g\n", weight_type_name(all_types[i]), act, n,
-				       error, gates, back);
+			for (int order = 0; order < SEEDS; order++) {
+				hook_seed(seeds[order]);
+				both_fill(BUFFER_X, (size_t)n * p.width, 1, &state);
+				EXPECT(cpu.ops->qkv(cpu.device, a) == 0 && gpu.ops->qkv(gpu.device, b) == 0);
+				const double error = fmax(both_error(BUFFER_Q, (size_t)n * p.head),
+							  both_error(BUFFER_V, (size_t)n * p.head));
+				EXPECT(cpu.ops->gate_up(cpu.device, a) == 0 && gpu.ops->gate_up(gpu.device, b) == 0);
+				const double gates = both_error(BUFFER_F, (size_t)n * p.ff);
+				both_fill(BUFFER_A, (size_t)n * p.head, 1, &state);
+				EXPECT(cpu.ops->output(cpu.device, a) == 0 && gpu.ops->output(gpu.device, b) == 0);
+				const double back = both_error(BUFFER_X, (size_t)n * p.width);
+				if (!EXPECT(error < bound) || !EXPECT(gates < bound) || !EXPECT(back < 1e-6))
+					printf("# %s act %d rows %u: %g %g %g\n", weight_type_name(all_types[i]), act, n,
+					       error, gates, back);
+			}
 			both_close();
 		}
 }
@@ -268,23 +276,25 @@ static void products_exact(void)
 		struct ops_layer l = gpu.layer[0].ops;
 		l.down = w;
 		const struct fixture_sequence s = {text, 0, ROWS, 0, 0};
-		hook_seed(seeds[i % SEEDS]);
 		free(both_batch(&s, 1, 0, 0));
 		both_fill(BUFFER_F, (size_t)ROWS * WIDTH, 1, &state);
 		float *x = floats((size_t)ROWS * WIDTH), *zero = floats(ROWS * VOCAB), *got = floats(ROWS * VOCAB);
 		CHECK(cpu.ops->buffer_read(cpu.device, BUFFER_F, 0, (size_t)ROWS * WIDTH, x) == 0);
-		CHECK(gpu.ops->buffer_write(gpu.device, BUFFER_X, 0, ROWS * VOCAB, zero) == 0);
-		EXPECT(gpu.ops->down(gpu.device, &l) == 0);
-		EXPECT(gpu.ops->buffer_read(gpu.device, BUFFER_X, 0, ROWS * VOCAB, got) == 0);
-		uint32_t wrong = 0;
-		for (uint32_t v = 0; v < VOCAB; v++) {
-			blocks_of(type, data + (size_t)v * WIDTH / weight_type_elements(type) * weight_type_bytes(type),
-				  WIDTH, blocks);
-			for (uint32_t r = 0; r < ROWS; r++)
-				wrong += got[r * VOCAB + v] != exact_sum(blocks, WIDTH / 32, x + (size_t)r * WIDTH);
+		for (int order = 0; order < SEEDS; order++) {
+			hook_seed(seeds[order]);
+			CHECK(gpu.ops->buffer_write(gpu.device, BUFFER_X, 0, ROWS * VOCAB, zero) == 0);
+			EXPECT(gpu.ops->down(gpu.device, &l) == 0);
+			EXPECT(gpu.ops->buffer_read(gpu.device, BUFFER_X, 0, ROWS * VOCAB, got) == 0);
+			uint32_t wrong = 0;
+			for (uint32_t v = 0; v < VOCAB; v++) {
+				const size_t at = (size_t)v * WIDTH / weight_type_elements(type);
+				blocks_of(type, data + at * weight_type_bytes(type), WIDTH, blocks);
+				for (uint32_t r = 0; r < ROWS; r++)
+					wrong += got[r * VOCAB + v] != exact_sum(blocks, WIDTH / 32, x + (size_t)r * WIDTH);
+			}
+			if (!EXPECT(wrong == 0))
+				printf("# %s: %u of %u\n", weight_type_name(type), wrong, ROWS * VOCAB);
 		}
-		if (!EXPECT(wrong == 0))
-			printf("# %s: %u of %u\n", weight_type_name(type), wrong, ROWS * VOCAB);
 		gpu.ops->weight_free(gpu.device, &w);
 		free(data);
 		free(x);
@@ -477,7 +487,7 @@ static void weights(void)
 		if (!EXPECT(memcmp(want, got, n * sizeof *want) == 0))
 			printf("# %s\n", weight_type_name(type));
 		EXPECT_EQ(gpu.ops->weight_bytes(w), gpu.ops->weight_needs(&p, type, WEIGHT_MATMUL, ROWS, columns));
-		EXPECT_EQ(hook_taken() - before, gpu.ops->weight_bytes(w));
+		EXPECT(!hook_emulated() || hook_taken() - before == gpu.ops->weight_bytes(w));
 		gpu.ops->weight_free(gpu.device, &w);
 		free(data);
 		free(want);
@@ -502,6 +512,8 @@ int main(void)
 		{weights, "weights come back as they went"},
 	};
 	const char *only = getenv("HOLDFAST_CUDA_ONLY");
+	if (hook_missing())
+		return tap_skip_all(hook_missing());
 	text_make(24);
 	for (size_t i = 0; i < sizeof list / sizeof list[0]; i++)
 		if (!only || (size_t)atoi(only) == i + 1)

@@ -112,18 +112,29 @@ def given():
 
 def refusals():
     one = str(1 << 30)
+    # As many pages as there can be of the tiny model: 51 GiB, where a machine has less.
+    large = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") > 50 << 30
+    beside = () if large else ((f"1,13000,9,{one}", ("--host-memory", "900G"), "not enough memory: --host-memory of"),)
     for machine, options, line in (
             (f"1,0,9,{one}", (), "no CUDA driver is here"),
             (f"1,11080,9,{one}", (), "the driver is for CUDA 11.8; this build needs one for CUDA 13.0"),
             (f"0,13000,9,{one}", (), "no CUDA device is found"),
             (f"1,13000,7,{one}", (), "compute capability 7.0; 8.0 or later is needed"),
             (f"2,13000,9,{one}", ("--device", "cuda:2"), "there is no CUDA device 2; this machine has 2"),
-            ("1,13000,9,100000", (), "not enough memory: weights")):
+            (f"1,13000,8,{one}", (), "is sm_80; this build is for sm_90"),
+            ("1,13000,9,100000", (), "not enough memory: weights"), *beside):
         done = subprocess.run([f"{FOLDER}/holdfastd", "--model", MODEL, *SMALL, "--device", "cuda", *options, "--listen",
                                f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/state"], stderr=subprocess.PIPE, text=True,
                               env={**os.environ, "HOLDFAST_EMULATE_MACHINE": machine}, timeout=60, check=False)
         lines = done.stderr.splitlines()
         assert done.returncode == 1 and len(lines) == 1 and line in lines[0], (machine, done.returncode, done.stderr)
+    # What is in the host's memory takes none of the GPU's.
+    done = subprocess.run([f"{FOLDER}/holdfastd", "--model", MODEL, *SMALL, "--device", "cuda", "--host-memory", "1G",
+                           "--check", "--json"], stdout=subprocess.PIPE, text=True, timeout=60, check=True,
+                          env={**os.environ, "HOLDFAST_EMULATE_MACHINE": f"1,13000,9,{one}"})
+    plan = json.loads(done.stdout)
+    assert plan["host_bytes"] > 1 << 29 and plan["headroom_bytes"] == (
+        plan["available_bytes"] - plan["weights_bytes"] - plan["workspace_bytes"] - plan["kv_bytes"]), plan
     os.environ["HOLDFAST_EMULATE_MACHINE"] = f"0,0,9,{one}"
     daemon = Daemon(MODEL, *SMALL, "--device", "cpu")
     wire = Wire(daemon.endpoint)

@@ -161,7 +161,7 @@ static void refusals(void)
 	char line[300];
 	hook_machine(1, 0, 9, 1 << 30);
 	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
-	EXPECT(strstr(line, "no CUDA driver") != NULL);
+	EXPECT(strstr(line, "no CUDA driver") != NULL && strstr(line, "13.0 or later") != NULL);
 	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
 	hook_machine(1, 11080, 9, 1 << 30);
 	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
@@ -179,6 +179,14 @@ static void refusals(void)
 	hook_machine(1, 13000, 7, 1 << 30);
 	EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
 	EXPECT(strstr(line, "7.0") != NULL && strstr(line, "8.0") != NULL);
+	/* New enough, and yet there is no code for it: older than what was built for, or another generation. */
+	for (int major = 8; major <= 10; major += 2) {
+		hook_machine(1, 13000, major, 1 << 30);
+		EXPECT_EQ(ops_cuda_find(0, line, sizeof line), -ERR_UNSUPPORTED);
+		EXPECT(strstr(line, "this build is for sm_90: one") != NULL);
+		EXPECT(strstr(line, major == 8 ? "--with-cuda-arch=80 " : "--with-cuda-arch=100 ") != NULL);
+		EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
+	}
 	hook_machine(1, 13000, 9, 4096);
 	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_MEMORY);
 	hook_machine(1, 13000, 9, 1 << 30);

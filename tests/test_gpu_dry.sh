@@ -1,6 +1,7 @@
 #!/bin/sh
-# Goal: the script for a GPU machine goes as far as it can without one. Method: its dry mode; each step
-# is a line of JSON here turned into TAP.
+# Goal: the script for a GPU machine goes as far as it can without one, and does not say of a machine without
+# one that all is well. Method: its dry mode, each step, a line of JSON, turned into TAP; then all of it with
+# every GPU hidden; then what it carries to another machine.
 set -u
 SRCDIR=${SRCDIR:-$(dirname "$0")/..}
 BUILDDIR=${BUILDDIR:-.}
@@ -9,10 +10,42 @@ if [ ! -x "$BUILDDIR/holdfastd" ]; then
 	echo "ok 1 - gpu.sh # SKIP the program is not built"
 	exit 0
 fi
-sh "$SRCDIR/tests/gpu.sh" --dry "$SRCDIR" "$BUILDDIR" | awk '
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+failed=0
+sh "$SRCDIR/tests/gpu.sh" --dry "$SRCDIR" "$BUILDDIR" >"$work/dry"
+awk '
 	{
 		split($0, q, "\"")
-		if (q[8] == "ok" || q[8] == "skipped") printf "ok %d - %s%s\n", NR, q[4], q[8] == "ok" ? "" : " # SKIP " q[12]
+		if (q[8] == "ok" || q[8] == "skipped") printf "ok %d - %s%s\n", NR, q[4], q[8] == "ok" ? "" : " # SKIP " q[14]
 		else { printf "not ok %d - %s\n", NR, q[4]; bad = 1 }
 	}
-	END { print "1.." NR; exit bad || NR < 10 }'
+	END { exit bad || NR < 25 }' "$work/dry" || failed=1
+count=$(wc -l <"$work/dry")
+
+tap() { # 0 or 1, what
+	count=$((count + 1))
+	if [ "$1" = 0 ]; then echo "ok $count - $2"; else echo "not ok $count - $2"; failed=1; fi
+}
+
+CUDA_VISIBLE_DEVICES='' GPU_SECONDS=30 sh "$SRCDIR/tests/gpu.sh" "$SRCDIR" "$BUILDDIR" >"$work/hidden" 2>"$work/words"
+[ $? = 1 ] && awk '
+	!/^[{]"step": "[^"]*", "result": "(ok|failed|skipped)", "s": [0-9]+(, .*)?[}]$/ { print "# " $0; bad = 1 }
+	/"step": "(vectors|GPU|without|memcheck|racecheck|initcheck|synccheck|bench|shapes)/ { steps++ }
+	/"step": "(vectors|GPU|without|memcheck|racecheck|initcheck|synccheck|bench|shapes).*"(ok|skipped)"/ { print "# " $0; bad = 1 }
+	END { exit bad || steps < 15 }' "$work/hidden"
+tap $? "without a GPU every step that needs one fails, in JSON"
+
+! sh "$SRCDIR/tests/gpu.sh" --carry "$work/nothing" "$work/carried" 2>"$work/words"
+tap $? "what is not there is not carried"
+if [ -n "${HOLDFAST_SANITIZED:-}" ]; then
+	count=$((count + 1))
+	echo "ok $count - what is carried runs # SKIP the same in the plain build"
+else
+	sh "$SRCDIR/tests/gpu.sh" --carry "$BUILDDIR" "$work/carry" &&
+		LD_LIBRARY_PATH=$work/carry/lib "$work/carry/holdfastd" --help >"$work/words" &&
+		LD_LIBRARY_PATH=$work/carry/lib "$work/carry/tests/make_tiny" "$work/tiny.gguf" 7
+	tap $? "what is carried runs"
+fi
+echo "1..$count"
+exit $failed

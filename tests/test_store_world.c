@@ -359,8 +359,10 @@ static void crafted(void)
 	const unsigned stride = getenv("HOLDFAST_SANITIZED") ? 23 : 7;
 	const size_t pages = (size_t)bytes / 4096;
 	const size_t cases = pages * (sizeof fields / sizeof fields[0]) * (sizeof values / sizeof values[0]);
-	for (size_t i = 0; i < cases; i += stride) {
+	for (size_t i = 0; i < cases; i++) {
 		const size_t page = i % pages, field = fields[i / pages % (sizeof fields / sizeof fields[0])];
+		if (i % stride != 0 && field != 12) /* how much a page has: a search leaps by it */
+			continue;
 		const uint64_t value = values[i % (sizeof values / sizeof values[0])];
 		memcpy(data, was, (size_t)bytes);
 		memcpy(data + page * 4096 + field, &value, field < 24 && field > 8 ? 2 : 8);

@@ -192,7 +192,7 @@ __device__ static inline void values_keep(const struct attend_args *a, const str
 }
 
 template <int KV, int G>
-__global__ __launch_bounds__(ATTEND_THREADS, 4) void attend_row(const struct attend_args a)
+__global__ __launch_bounds__(ATTEND_THREADS, KV == KV_F32 ? 3 : 4) void attend_row(const struct attend_args a)
 {
 	SHARED_DYNAMIC(float, room);
 	SHARED(struct tile_at, tiles, TILES);

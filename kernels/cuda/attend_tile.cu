@@ -295,7 +295,8 @@ __device__ static inline void partition_attend(const struct attend_args *a, cons
 }
 
 template <int KV, int NT, int MT>
-__global__ __launch_bounds__(ATTEND_THREADS) void attend_tile(const struct attend_args a)
+__global__ __launch_bounds__(ATTEND_THREADS, NT > 1 ? 2 : MT > 4 ? 3 : 5)
+void attend_tile(const struct attend_args a)
 {
 	SHARED_DYNAMIC(uint8_t, room);
 	if (blockIdx.x >= STEP(a.step)->unit_count[a.kind])
