@@ -126,7 +126,9 @@ static int parts_open(struct store *s, const struct store_options *options, char
 {
 	TRY(store_disk_open(options, &s->disk, reason, warning));
 	TRY(anchor_open(&s->anchor, &s->disk, options->anchor_dir, reason));
-	TRY(vault_open(options->dir, options->owners, &s->vault, reason));
+	uint64_t flushes;
+	TRY(store_flushes(&s->disk, &flushes, reason));
+	TRY(vault_open(options->dir, options->owners, s->disk.uuid, flushes, &s->vault, reason));
 	int err = archive_open(&s->archive, &s->disk);
 	if (err == 0)
 		err = room_open(s);

@@ -13,7 +13,8 @@
  *	data.mdb, lock.mdb  LMDB's, with these databases:
  *	meta    short string -> schema u32, uuid 16 bytes, head struct store_head, clean u8, beacon
  *		the ids of the beacon's places that were made entries of, span u32 the
- *		positions of a page, archived struct store_archived
+ *		positions of a page, archived struct store_archived, keys u64 how often `keys` was
+ *		flushed
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
  *	principal, session, turn, call, idem, expires: see store.h; a value begins with how it is
  *		sealed and ends in its sum
@@ -193,6 +194,9 @@ struct store_backs {
 	uint64_t count, seq[BACKS_MAX];
 };
 int store_meta_backs(MDB_txn *txn, MDB_dbi meta, struct store_backs *out);
+/* How often the keys were flushed before the transaction: a file of keys that says less is not this log's. */
+int store_put_flushes(MDB_txn *txn, const struct store_disk *disk, uint64_t flushes);
+int store_flushes(const struct store_disk *disk, uint64_t *flushes, char *reason);
 /* The ids of the beacon's places that are entries already. */
 int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS]);
 int store_meta_ids_put(MDB_txn *txn, const struct store_disk *disk, const uint64_t ids[BEACON_SLOTS]);

@@ -360,6 +360,27 @@ int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct sto
 	return meta_put(txn, disk->meta, "clean", &flag, sizeof flag);
 }
 
+int store_put_flushes(MDB_txn *txn, const struct store_disk *disk, uint64_t flushes)
+{
+	return meta_put(txn, disk->meta, "keys", &flushes, sizeof flushes);
+}
+
+int store_flushes(const struct store_disk *disk, uint64_t *flushes, char *reason)
+{
+	MDB_txn *txn;
+	MDB_val key = {4, "keys"}, value;
+	*flushes = 0;
+	int rc = mdb_txn_begin(disk->env, NULL, MDB_RDONLY, &txn);
+	if (rc == 0) {
+		rc = mdb_get(txn, disk->meta, &key, &value);
+		if (rc == 0 && value.mv_size == sizeof *flushes)
+			memcpy(flushes, value.mv_data, sizeof *flushes);
+		mdb_txn_abort(txn);
+	}
+	return rc == 0 || rc == MDB_NOTFOUND ? 0 : store_refuse(reason, store_code(rc), "audit log: %s",
+								mdb_strerror(rc));
+}
+
 int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS])
 {
 	MDB_val key = {6, "beacon"}, value;

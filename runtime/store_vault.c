@@ -21,11 +21,11 @@
 #include "sched/check.h"
 
 enum { PATH_BYTES = 3200, SLOTS_EXTRA = 64, SLOTS_MAX = 1 << 22 };
-enum { INDEX_FREE = 0xffffffffu, INDEX_GONE = 0xfffffffeu };
+enum { INDEX_FREE = 0xffffffffu, INDEX_GONE = 0xfffffffeu, OWN_NONE = 0xffffffffu };
 
 struct slot {
 	uint8_t owner[VAULT_OWNER], key[VAULT_KEY];
-	uint64_t ended_ms; /* 0: it lives */
+	uint64_t ended_ms; /* 0: it lives. Of the log's own slot: how often the file was flushed */
 	uint32_t used, crc;
 };
 _Static_assert(sizeof(struct slot) == 64, "a slot lies within one sector");
@@ -36,6 +36,7 @@ struct vault {
 	pthread_mutex_t mutex; /* held where a slot changes, and by the writer when it writes all of them */
 	bool unwritten;        /* under it: a slot is not in the file as it is here */
 	uint32_t count, free_count, index_mask, gone;
+	uint32_t own;          /* the slot whose owner is the log itself; OWN_NONE */
 	struct slot *slot;
 	uint32_t *free, *index; /* index: of owners, open addressing; owners are random numbers */
 };
@@ -161,7 +162,32 @@ static int slots_read(struct vault *v)
 	return 0;
 }
 
-int vault_open(const char *dir, uint32_t owners, struct vault **out, char *reason)
+uint64_t vault_flushes(struct vault *vault)
+{
+	return vault->own == OWN_NONE ? 0 : vault->slot[vault->own].ended_ms;
+}
+
+/* What the log's last transaction was written with must be there. */
+static int own_check(struct vault *v, const char *dir, const uint8_t own[VAULT_OWNER], uint64_t least,
+		     char *reason)
+{
+	uint32_t at = index_find(v, own);
+	if (at == INDEX_FREE && least == 0) {
+		(void)vault_key(v, own, true);
+		at = index_find(v, own);
+	}
+	v->own = at == INDEX_FREE ? OWN_NONE : v->index[at];
+	if (least == 0 || (v->own != OWN_NONE && v->slot[v->own].ended_ms >= least))
+		return 0;
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log '%s': the file 'keys' is %s: its number is %llu, "
+		"and that of data.mdb %llu; without the keys no session can be read: restore the folder from one "
+		"copy, or move it away to begin a new log", dir,
+		v->own == OWN_NONE ? "of another log" : "an older one", (unsigned long long)vault_flushes(v),
+		(unsigned long long)least);
+}
+
+int vault_open(const char *dir, uint32_t owners, const uint8_t own[VAULT_OWNER], uint64_t least,
+	       struct vault **out, char *reason)
 {
 	char path[PATH_BYTES];
 	*out = NULL;
@@ -171,7 +197,8 @@ int vault_open(const char *dir, uint32_t owners, struct vault **out, char *reaso
 	pthread_mutex_init(&v->mutex, NULL);
 	v->count = 2 * owners + SLOTS_EXTRA;
 	snprintf(path, sizeof path, "%.3000s/keys", dir);
-	v->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
+	v->own = OWN_NONE;
+	v->fd = open(path, O_RDWR | (least ? 0 : O_CREAT) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	int code = v->fd < 0 ? store_code(errno) : file_fill(v);
 	if (code == 0)
 		code = slots_read(v);
@@ -180,8 +207,11 @@ int vault_open(const char *dir, uint32_t owners, struct vault **out, char *reaso
 		vault_close(&v);
 		return code;
 	}
+	code = own_check(v, dir, own, least, reason);
+	if (code != 0)
+		vault_close(&v);
 	*out = v;
-	return 0;
+	return code;
 }
 
 void vault_close(struct vault **vault)
@@ -206,7 +236,7 @@ static bool slot_reclaim(struct vault *v)
 {
 	uint32_t oldest = INDEX_FREE;
 	for (uint32_t i = 0; i < v->count; i++)
-		if (v->slot[i].used && v->slot[i].ended_ms != 0 &&
+		if (v->slot[i].used && i != v->own && v->slot[i].ended_ms != 0 &&
 		    (oldest == INDEX_FREE || v->slot[i].ended_ms < v->slot[oldest].ended_ms))
 			oldest = i;
 	if (oldest == INDEX_FREE)
@@ -271,7 +301,7 @@ uint32_t vault_sweep(struct vault *vault, uint64_t before_ms)
 	uint8_t owner[VAULT_OWNER];
 	for (uint32_t i = 0; i < vault->count; i++) {
 		const struct slot *s = &vault->slot[i];
-		if (!s->used || s->ended_ms == 0 || s->ended_ms >= before_ms)
+		if (!s->used || i == vault->own || s->ended_ms == 0 || s->ended_ms >= before_ms)
 			continue;
 		memcpy(owner, s->owner, sizeof owner);
 		vault_drop(vault, owner);
@@ -284,7 +314,8 @@ void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_
 		      void *arg, uint64_t ms)
 {
 	for (uint32_t i = 0; i < vault->count; i++)
-		if (vault->slot[i].used && vault->slot[i].ended_ms == 0 && !lives(arg, vault->slot[i].owner))
+		if (vault->slot[i].used && i != vault->own && vault->slot[i].ended_ms == 0 &&
+		    !lives(arg, vault->slot[i].owner))
 			vault_end(vault, vault->slot[i].owner, ms);
 }
 
@@ -294,6 +325,14 @@ int vault_sync(struct vault *vault)
 	if (!atomic_exchange(&vault->dirty, false))
 		return 0;
 	pthread_mutex_lock(&vault->mutex);
+	if (vault->own != OWN_NONE) {
+		struct slot *own = &vault->slot[vault->own];
+		own->ended_ms++;
+		if (!vault->unwritten)
+			slot_write(vault, vault->own);
+		own->crc = slot_crc(own);
+		atomic_store(&vault->dirty, false);
+	}
 	if (vault->unwritten)
 		code = slots_put(vault, 0, vault->count);
 	vault->unwritten = code != 0;

@@ -15,8 +15,11 @@
 enum { VAULT_OWNER = 16, VAULT_KEY = 32 };
 
 struct vault;
-/* Room for so many owners and as many that ended; what is there already is kept. */
-int vault_open(const char *dir, uint32_t owners, struct vault **out, char *reason);
+/* Room for so many owners and as many that ended; what is there already is kept. own: who the log itself is;
+   least: what vault_flushes said when the log was last written. A file that is not there, another log's or
+   an older one is refused then; 0: of a log without that number it is taken as it is. */
+int vault_open(const char *dir, uint32_t owners, const uint8_t own[VAULT_OWNER], uint64_t least,
+	       struct vault **out, char *reason);
 void vault_close(struct vault **vault);
 /* The owner's key; make: a new one if there is none. NULL: none, or no room. */
 const uint8_t *vault_key(struct vault *vault, const uint8_t owner[VAULT_OWNER], bool make);
@@ -32,5 +35,7 @@ void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_
 /* From the writer, before a commit: the keys of what it writes are on the disk before it is, and those that
    were written over are gone from it. What could not be written then is written now. */
 int vault_sync(struct vault *vault);
+/* How often the file was flushed in all its life; the writer's. */
+uint64_t vault_flushes(struct vault *vault);
 
 #endif

@@ -165,6 +165,8 @@ int store_batch_commit(const struct store *s, struct batch *b, bool clean)
 	int err = vault_sync(s->vault);
 	if (err == 0)
 		err = store_put_head(b->txn, &s->disk, &b->head, clean);
+	if (err == 0)
+		err = store_put_flushes(b->txn, &s->disk, vault_flushes(s->vault));
 	int rc = err == 0 ? (int)fault_pass(FAULT_COMMIT) : 0;
 	if (err != 0 || rc != 0)
 		mdb_txn_abort(b->txn);

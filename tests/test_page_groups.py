@@ -177,6 +177,24 @@ def pages_and_log(_):
     wire.ok("session.close", sess=session)
 
 
+def no_disk(_):
+    """The disk tier has pages of one group: with windows it is not there, which is said, and nothing goes to it."""
+    daemon = start("--kv-memory", "2M", "--disk-bytes", "4M")
+    w = Wire(daemon.endpoint)
+    session = w.open()
+    w.turn(session, words(200), max_tokens=3, ignore_end=True)
+    assert "--disk-bytes is of no use to a model with windows, unless with --windows keep" in daemon.words()
+    try:
+        ended = w.call("session.park", {"place": "disk"}, sess=session).end
+        refused = ended["err"]["n"]
+    except ar1.Refused as no:
+        refused = no.name
+    assert refused == "bad_arg", refused
+    assert sum(w.ok("ledger.show")["r"]["accounts"].get("disk", {}).values()) == 0
+    assert w.turn(session, words(3), max_tokens=3, ignore_end=True).usage["recomputed"] == 0
+    left_clean(daemon)
+
+
 def real(_):
     """What a session of 4,000 tokens takes of the real model."""
     if not os.path.exists(REAL) or os.environ.get("HOLDFAST_SANITIZED"):
@@ -208,6 +226,7 @@ daemon_rig.run(tap, trim, wire, [
     ("pages are listed by group", pages_and_log),
     ("bytes of a session of 4,000 tokens of the real model", real)])
 other.close()
+tap.run("no disk tier with windows, and it is said", no_disk, wire)
 tap.run("the other ends with 0", left_clean, keep)
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, trim)
 daemon_rig.finish(tap, trim)
