@@ -270,6 +270,14 @@ static void top_p_and_min_p(void)
 	for (int i = 0; i < VOCAB; i++)
 		cut[i] = i % 10 == 1 && i < 40;
 	judge(times, cut, "top_p of equals");
+	/* Light ones that together are most of it: one of 50, and 85 of 99 of 1, to reach 0.9 of 149. */
+	for (int i = 0; i < VOCAB; i++)
+		logits[i] = i == 20 ? logf(50) : 0;
+	s.top_p = 0.9f;
+	count_draws(s, NULL, 0, times);
+	for (int i = 0; i < VOCAB; i++)
+		cut[i] = i == 20 ? 50 : i < 86;
+	judge(times, cut, "top_p of many light ones");
 }
 
 static void typical(void)

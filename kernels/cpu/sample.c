@@ -188,11 +188,10 @@ static double weight_sum(const struct work *k)
 	return sum;
 }
 
-/* Cuts to the best by key: at most `most`, and no more than it takes for their weights to
-   reach `share` of the sum. At least one stays. */
-static void cut(struct work *k, uint32_t most, double share)
+/* Cuts to the best by key: no more than it takes for their weights to reach `enough`. At least one
+   stays. */
+static void cut(struct work *k, double enough)
 {
-	const double enough = share * weight_sum(k);
 	double reached = 0;
 	uint32_t left = k->count;
 	struct candidate last;
@@ -201,8 +200,45 @@ static void cut(struct work *k, uint32_t most, double share)
 	do {
 		last = heap_pop(k->heap, &left);
 		reached += k->p[last.id];
-	} while (--most > 0 && left > 0 && reached < enough);
+	} while (left > 0 && reached < enough);
 	keep_until(k, last);
+}
+
+/* All that are lighter than an even share of half of what top_p leaves out weigh less than that together, so
+   the others reach it, and the heap need not hold them. */
+static void top_p_cut(struct work *k)
+{
+	const double light = 0.5 * (1 - k->s->top_p) * weight_sum(k) / k->count;
+	const double enough = k->s->top_p * weight_sum(k);
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < k->count; i++)
+		if (k->p[k->list[i].id] >= light)
+			k->list[kept++] = k->list[i];
+	k->count = kept;
+	cut(k, enough);
+}
+
+/* The same candidate in the opposite order. */
+static struct candidate mirror(struct candidate c)
+{
+	return (struct candidate){-c.key, ~c.id};
+}
+
+/* Cuts to the best `most`, of more. The heap holds the best so far, the worst of them at its head: nearly all
+   others are refused by one comparison. */
+static void top_cut(struct work *k, uint32_t most)
+{
+	for (uint32_t i = 0; i < most; i++)
+		k->heap[i] = mirror(k->list[i]);
+	heap_make(k->heap, most);
+	for (uint32_t i = most; i < k->count; i++) {
+		const struct candidate c = mirror(k->list[i]);
+		if (better(k->heap[0], c)) {
+			k->heap[0] = c;
+			sift(k->heap, most, 0);
+		}
+	}
+	keep_until(k, mirror(k->heap[0]));
 }
 
 /* Locally typical: the candidates whose surprise is nearest the entropy. */
@@ -218,7 +254,7 @@ static void typical_cut(struct work *k)
 		const double p = k->p[k->list[i].id] / sum;
 		k->list[i].key = (float)fabs(-log(p) - entropy);
 	}
-	cut(k, k->count, k->s->typical);
+	cut(k, k->s->typical * sum);
 	for (uint32_t i = 0; i < k->count; i++)
 		k->list[i].key = -k->w[k->list[i].id];
 }
@@ -235,17 +271,27 @@ static void min_cut(struct work *k)
 	k->count = kept;
 }
 
-/* Candidates and weights from the logits, `largest` being the largest. */
+/* Candidates from the logits, `largest` being the largest. */
 static void candidates_make(struct work *k, float largest)
 {
 	k->count = 0;
 	for (uint32_t i = 0; i < k->vocab; i++)
 		k->w[i] = (k->w[i] - largest) / k->s->temperature;
 	for (uint32_t i = 0; i < k->vocab; i++)
-		k->p[i] = exp_f32(k->w[i]);
-	for (uint32_t i = 0; i < k->vocab; i++)
 		if (k->w[i] >= DROP_BELOW)
 			k->list[k->count++] = (struct candidate){-k->w[i], i};
+}
+
+/* The candidates' weights. */
+static void weights_make(struct work *k)
+{
+	if (k->count < k->vocab / 16) { /* one by one; of many it is quicker to take all in a row */
+		for (uint32_t i = 0; i < k->count; i++)
+			k->p[k->list[i].id] = exp_f32(k->w[k->list[i].id]);
+		return;
+	}
+	for (uint32_t i = 0; i < k->vocab; i++)
+		k->p[i] = exp_f32(k->w[i]);
 }
 
 static uint32_t draw(const struct work *k)
@@ -270,11 +316,12 @@ static uint32_t choose(struct work *k, float largest, uint32_t at)
 		return at;
 	candidates_make(k, largest);
 	if (k->s->top_k && k->s->top_k < k->count)
-		cut(k, k->s->top_k, 2);
+		top_cut(k, k->s->top_k);
+	weights_make(k);
 	if (k->s->typical < 1)
 		typical_cut(k);
 	if (k->s->top_p < 1)
-		cut(k, k->count, k->s->top_p);
+		top_p_cut(k);
 	if (k->s->min_p > 0)
 		min_cut(k);
 	return draw(k);
