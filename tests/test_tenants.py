@@ -297,6 +297,18 @@ def steering_what_is_not_ones_own(wire):
     balanced(wire)
 
 
+def to_end(wire, op):
+    """The ids that come while as much is granted as the daemon takes, and END."""
+    ids, end = b"", None
+    while end is None:
+        wire.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 40})
+        while wire.socket.poll(20):
+            type, _, _, body, blob = wire.receive()
+            ids += blob if type == DATA else b""
+            end = body if type == END else end
+    return ids, end
+
+
 def grants(wire):
     """A WINDOW again, lower, from another, or larger than any: what is sent stays within the largest that its own client gave, and
     what is beyond the daemon's bound is cut to it."""
@@ -307,13 +319,7 @@ def grants(wire):
         asked = {"tokens": True, "max_tokens": 900, "ignore_end": True, "temperature": 1.0, "seed": 5}
         reader = w.begin("session.turn", asked, pack(given), sess=w.open())
         op = await_message(w, ACCEPTED, reader)["op"]
-        whole, end = b"", None
-        while end is None:
-            w.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 40})
-            while w.socket.poll(20):
-                type, at, _, body, blob = w.receive()
-                whole += blob if type == DATA else b""
-                end = body if type == END else end
+        whole, end = to_end(w, op)
         channel = w.begin("session.turn", asked, pack(given), sess=session, window=9, detach_ms=60000)
         op, off, ids = None, 0, b""
 
@@ -342,14 +348,8 @@ def grants(wire):
         assert before < after <= before + 64, (before, after)
         w.send(ar1.WINDOW, 0, {"op": op, "max_off": before + 64})  # again
         assert comes(before + 64) == after
-        end = None
-        while end is None:
-            w.send(ar1.WINDOW, 0, {"op": op, "max_off": 1 << 40})
-            while w.socket.poll(20):
-                type, at, _, body, blob = w.receive()
-                ids += blob if type == DATA else b""
-                end = body if type == END else end
-        assert ids == whole and end["status"] == "limit", end
+        rest, end = to_end(w, op)
+        assert ids + rest == whole and end["status"] == "limit", end
     finally:
         assert own.stop() == 0
 
