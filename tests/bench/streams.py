@@ -26,7 +26,7 @@ parser.add_argument("--most", type=float, default=60)
 arguments, options = parser.parse_known_args()
 os.environ["BUILDDIR"] = arguments.build
 import ar1  # noqa: E402, which looks for BUILDDIR
-from ar1 import DATA, END, Daemon, Wire, pack, zmq  # noqa: E402
+from ar1 import DATA, END, REJECT, Daemon, Wire, pack, zmq  # noqa: E402
 
 
 class Stream:
@@ -39,7 +39,7 @@ class Stream:
     def ask(self):
         self.last = None
         self.channel = self.wire.begin("session.turn", {"tokens": True, "keep": 0, "max_tokens": 0, "ignore_end": True},
-                                       pack([random.randrange(3, 200) for _ in range(8)]), sess=self.session, window=1 << 30)
+                                       pack([random.randrange(3, 200) for _ in range(8)]), sess=self.session)
 
     def take(self):
         type, channel, *_ = self.wire.receive()
@@ -50,6 +50,7 @@ class Stream:
             self.last = now
         elif type == END and channel == self.channel:
             self.ask()
+        assert type != REJECT, "refused"
 
 
 def play(streams, seconds, other=None, channel=None):
