@@ -20,10 +20,10 @@ void endpoint_close(struct daemon *d);
 int endpoint_secure(void *socket, const char *listen, const char *secret);
 int endpoint_path_take(int *lock, const char *listen);
 int endpoint_bind(void *socket, const char *listen, mode_t mask);
-/* Ends of peers: by the kernel's word alone. Over TCP it drops a host that says nothing for four heartbeats,
-   whether something is on its way to it or not. Not by the library's heartbeats: for each answer it goes through
-   all of its timers, and with 10,000 connections that is more than a core's work. Who is there without taking
-   part is found by AR/1's own silence. */
+/* Ends of peers: by the kernel's word alone. Over TCP it drops a host that says nothing for four
+   heartbeats, whether something is on its way to it or not. Not by the library's heartbeats: for each
+   answer it goes through all of its timers, and with 10,000 connections that is more than a core's work.
+   Who is there without taking part is found by AR/1's own silence. */
 void endpoint_watch(void *socket, uint64_t heartbeat_ms);
 /* Whether an ipc endpoint may be so much longer. */
 bool endpoint_path_fits(const char *listen, const char *suffix);

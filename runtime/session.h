@@ -16,7 +16,8 @@ void record_session(struct daemon *d, const struct session *s, uint8_t kind);
 void session_end(struct daemon *d, uint32_t session); /* and all that is tied to it */
 /* What it was tied to has ended. */
 bool session_orphan(const struct session *s);
-/* At the start: what it was tied to is gone, or was forgotten. It ends in the loop, with all that is tied to it. */
+/* At the start: what it was tied to is gone, or was forgotten. It ends in the loop, with all that is tied
+   to it. */
 void session_orphan_make(struct daemon *d, uint32_t session, bool forgotten);
 /* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
 uint64_t sessions_reap(struct daemon *d);

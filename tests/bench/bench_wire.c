@@ -439,7 +439,8 @@ static void bound(void)
 	}
 	qsort(samples, sample_count, sizeof *samples, smaller);
 	qsort(first, bare.rounds, sizeof *first, smaller);
-	printf("a bare ROUTER, 32 messages every 5 ms: p10 %.0f us, p50 %.0f us, p99 %.0f us; the first: p50 %.0f us\n",
+	printf("a bare ROUTER, 32 messages every 5 ms: p10 %.0f us, p50 %.0f us, p99 %.0f us; "
+	       "the first: p50 %.0f us\n",
 	       percentile(0.1), percentile(0.5), percentile(0.99), first[bare.rounds / 2]);
 	pthread_join(maker, NULL);
 	pthread_join(sender, NULL);
