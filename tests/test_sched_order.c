@@ -206,6 +206,18 @@ static uint64_t took(const struct rig_batch *b)
 	return us;
 }
 
+/* The batch is done after so long; the next. */
+static struct rig_batch batch_after(struct rig *r, const struct rig_batch *b, uint64_t us)
+{
+	struct event e = rig_event(r, EVENT_BATCH_DONE);
+	r->now_us = e.now_us = r->now_us + us;
+	e.as.batch.batch = b->batch;
+	e.as.batch.result_count = b->count;
+	e.as.batch.measured_us = us;
+	sched_step(r->s, &e, NULL, b->results, &r->out);
+	return rig_batch(r);
+}
+
 /* Two streams decode; a prompt of 3,000 tokens comes. No step may then take more than twice what they
    alone took (but for the first, when nothing is known), and the prompt is done in few steps. */
 static void a_long_prompt_beside_streams(void)
@@ -230,14 +242,8 @@ static void a_long_prompt_beside_streams(void)
 		steps += (uint64_t)prefill;
 		if (prefill && steps > 8 && us > worst)
 			worst = us;
-		struct event e = rig_event(&r, EVENT_BATCH_DONE);
-		r.now_us = e.now_us = r.now_us + us;
-		e.as.batch.batch = b.batch;
-		e.as.batch.result_count = b.count;
-		e.as.batch.measured_us = us;
-		sched_step(r.s, &e, NULL, b.results, &r.out);
+		b = batch_after(&r, &b, us);
 		sched_audit(r.s);
-		b = rig_batch(&r);
 		if (step == 20 && !sent++) {
 			struct rig_turn turn = {0, 3000, 2, 2, 0, 0};
 			(void)rig_turn(&r, large, turn);
@@ -299,13 +305,7 @@ static void as_long_as_agents_have_it(const struct machine *m)
 			alone[step] = us;
 		if (step >= ALONE)
 			beside[count++] = us;
-		struct event e = rig_event(&r, EVENT_BATCH_DONE);
-		r.now_us = e.now_us = r.now_us + us;
-		e.as.batch.batch = b.batch;
-		e.as.batch.result_count = b.count;
-		e.as.batch.measured_us = us;
-		sched_step(r.s, &e, NULL, b.results, &r.out);
-		b = rig_batch(&r);
+		b = batch_after(&r, &b, us);
 		if (told(&r, EFFECT_END, large))
 			break;
 		if (step == ALONE - 2)
@@ -370,18 +370,12 @@ static uint64_t beside_a_crowd(uint32_t crowd, uint32_t quota, uint64_t *longest
 		}
 		const uint64_t us = took(&b);
 		*longest_us = us > *longest_us ? us : *longest_us;
-		struct event e = rig_event(&r, EVENT_BATCH_DONE);
-		r.now_us = e.now_us = r.now_us + us;
-		e.as.batch.batch = b.batch;
-		e.as.batch.result_count = b.count;
-		e.as.batch.measured_us = us;
 		for (uint32_t i = 0; i < b.count; i++)
 			if (b.entries[i].session == one && b.results[i].sampled && sent_us) {
-				ttft[count++] = r.now_us - sent_us;
+				ttft[count++] = r.now_us + us - sent_us;
 				sent_us = 0;
 			}
-		sched_step(r.s, &e, NULL, b.results, &r.out);
-		b = rig_batch(&r);
+		b = batch_after(&r, &b, us);
 		uint32_t again[TURNS], ends = 0;
 		for (uint32_t i = 0; i < r.out.count; i++)
 			if (r.out.list[i].kind == EFFECT_END && r.out.list[i].session == one)
