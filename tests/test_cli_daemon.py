@@ -120,7 +120,7 @@ def completion(wire):
     ask = script + '\nfor w in "holdfast" "holdfast chat"; do COMP_WORDS=($w --res); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); ' \
                    '[ "$w" = holdfast ] && COMP_WORDS=(holdfast to); _holdfast; echo "${COMPREPLY[@]}"; done'
     done = subprocess.run(["bash", "-euc", ask], capture_output=True, text=True)
-    assert done.stdout.split("\n")[:2] == ["tokenize top", "--resume"], (done.stdout, done.stderr)
+    assert done.stdout.split("\n")[:2] == ["touch tokenize top", "--resume"], (done.stdout, done.stderr)
     assert "bashcompinit" in run("completion", "zsh")[0]
     assert "-l resume -r" in run("completion", "fish")[0]
     run("completion", "csh", code=2)
