@@ -265,6 +265,7 @@ static void entry_sum(const struct tier_entry *e, const void *bytes, uint64_t co
 	crypto_generichash_update(&state, (const uint8_t *)e, offsetof(struct tier_entry, sum));
 	crypto_generichash_update(&state, bytes, count);
 	crypto_generichash_final(&state, out, TIER_MAC);
+	sodium_stackzero(4096); /* the hash's last blocks: what is forgotten may not live on there */
 }
 
 static void entry_check(const struct tier_entry *e, uint8_t out[TIER_MAC])

@@ -1,7 +1,9 @@
 /*
  * Around the step: plans, the checks of a batch block, pages, tags, digests, buffers.
  */
+#define _GNU_SOURCE
 #include <math.h>
+#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -333,6 +335,51 @@ static void digests(void)
 	}
 }
 
+/* A thread's whole stack, so that it can be looked through when the thread is gone. */
+enum { STACK_BYTES = 1 << 20, PIECE = 24 };
+static struct fixture *digested;
+
+static void *digest_thread(void *arg)
+{
+	uint64_t digest[2];
+	return digested->ops->page_digest(digested->device, 0, 2, 21, digest) == 0 ? arg : NULL;
+}
+
+/* Of a page that was digested nothing is left on the stack, what is of no whole tile neither. */
+static void nothing_left(void)
+{
+	if (getenv("HOLDFAST_SANITIZED"))
+		TAP_SKIP("a sanitizer has a say in stacks");
+	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
+		struct fixture f = open_plain((enum kv_kind)kv);
+		const uint64_t bytes = ops_page_bytes(f.plan.kv, FIXTURE_LAYERS, f.plan.kv_heads, f.plan.head, 32);
+		uint8_t *const page = malloc(bytes), *const stack = aligned_alloc(4096, STACK_BYTES);
+		uint64_t state = 9;
+		pthread_attr_t attributes;
+		pthread_t thread;
+		void *done = NULL;
+		unsigned left = 0;
+		REQUIRE(page && stack);
+		for (uint64_t i = 0; i < bytes; i++)
+			page[i] = (uint8_t)random_next(&state);
+		EXPECT_EQ(f.ops->page_write(f.device, 0, 2, page), 0);
+		digested = &f;
+		memset(stack, 0, STACK_BYTES);
+		pthread_attr_init(&attributes);
+		REQUIRE(pthread_attr_setstack(&attributes, stack, STACK_BYTES) == 0);
+		REQUIRE(pthread_create(&thread, &attributes, digest_thread, stack) == 0);
+		pthread_join(thread, &done);
+		EXPECT(done == stack);
+		for (uint64_t i = 0; i + PIECE <= bytes; i += PIECE)
+			left += memmem(stack, STACK_BYTES, page + i, PIECE) != NULL;
+		EXPECT_EQ(left, 0);
+		pthread_attr_destroy(&attributes);
+		free(page);
+		free(stack);
+		fixture_close(&f);
+	}
+}
+
 static void buffers(void)
 {
 	struct fixture f = open_plain(KV_FP8);
@@ -397,6 +444,7 @@ int main(void)
 	TAP_RUN(damage, "damaged blocks are refused or harmless");
 	TAP_RUN(pages, "pages and tags");
 	TAP_RUN(digests, "a digest covers the first positions and nothing else");
+	TAP_RUN(nothing_left, "nothing of a page is left of its digest");
 	TAP_RUN(buffers, "buffers, collectives of one, a full table");
 	TAP_RUN(wrong_layers, "layers that do not fit the plan");
 	return tap_done();

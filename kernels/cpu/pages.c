@@ -129,8 +129,8 @@ static void block_digest(crypto_generichash_state *state, const struct device_pl
 	crypto_generichash_update(state, part, n);
 }
 
-void page_digest_make(const struct device_plan *p, uint32_t group, const uint8_t *base,
-		      uint32_t tokens, uint64_t digest[2])
+__attribute__((noinline)) static void digest_make(const struct device_plan *p, uint32_t group,
+						  const uint8_t *base, uint32_t tokens, uint64_t digest[2])
 {
 	const uint32_t layers = p->group[group].layers;
 	crypto_generichash_state state;
@@ -149,6 +149,16 @@ void page_digest_make(const struct device_plan *p, uint32_t group, const uint8_t
 				&state, base + first + (size_t)i * p->page_tokens, tokens);
 	}
 	crypto_generichash_final(&state, (uint8_t *)digest, 16);
+}
+
+/* What is forgotten may not live on in a stack: neither part of a tile nor the hash's last blocks. */
+enum { DIGEST_STACK = 16 * HEAD_MAX * 4 + 4096 };
+
+void page_digest_make(const struct device_plan *p, uint32_t group, const uint8_t *base, uint32_t tokens,
+		      uint64_t digest[2])
+{
+	digest_make(p, group, base, tokens, digest);
+	sodium_stackzero(DIGEST_STACK);
 }
 
 int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
