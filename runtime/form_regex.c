@@ -16,10 +16,13 @@ static int fail(struct regex *x, int code, const char *reason)
 	return code;
 }
 
+/* There is always room: each byte of a pattern makes one part at most, but an opening parenthesis, which
+   makes two where its closing makes none. Left over are the groups that are open at once, the two parts
+   that stand around the whole pattern, and the one of a search. */
 static int add_tree(struct regex *x, struct tree tree, uint32_t *at)
 {
-	if (x->trees == PATTERN_NODES_MAX)
-		return fail(x, -ERR_TOO_BIG, "a pattern has too many parts");
+	_Static_assert(PATTERN_BYTES_MAX + PATTERN_DEPTH_MAX + 3 <= PATTERN_NODES_MAX, "a part for each byte");
+	CHECK(x->trees < PATTERN_NODES_MAX);
 	*at = x->trees;
 	x->tree[x->trees++] = tree;
 	return 0;

@@ -2,7 +2,7 @@
  * Inside the loader: a folder as model hubs have it (config.json, tokenizer.json, safetensors) told as
  * the keys of a GGUF file, so that one reader checks both. load_hub.c puts it together,
  * load_hub_config.c reads config.json, load_safetensors.c the weights' directory,
- * load_hub_tokenizer.c the tokenizer. Nobody else includes this but load.c.
+ * load_hub_tokenizer.c the tokenizer. Nobody else includes this but load.c and its test.
  */
 #ifndef HOLDFAST_RUNTIME_LOAD_HUB_H
 #define HOLDFAST_RUNTIME_LOAD_HUB_H

@@ -105,6 +105,7 @@ TWIST(vocab_size) { make_u32(m, "llama.vocab_size", 4); }
 TWIST(missing_tensor) { m->tensor_count--; }
 TWIST(stray_tensor) { make_tensor(m, "blk.0.attn_q_norm.weight", 0, 16, 0); }
 TWIST(stray_layer) { make_tensor(m, "blk.1.attn_norm.weight", 0, 32, 0); }
+TWIST(stray_number) { make_tensor(m, "blk.00.attn_norm.weight", 0, 32, 0); }
 TWIST(turned_tensor) { struct made_tensor *t = make_find(m, "blk.0.attn_k.weight");
 	t->dimension[0] = 32; t->dimension[1] = 15; }
 TWIST(quantised_norm) { struct made_tensor *t = make_find(m, "output_norm.weight");
@@ -206,6 +207,7 @@ static const struct hostile hostile[] = {
 	BAD(epsilon_negative, "epsilon"), FOREIGN(experts, "8 experts"),
 	BAD(vocab_size, "vocab_size"), BAD(missing_tensor, "ffn_down.weight"),
 	FOREIGN(stray_tensor, "attn_q_norm"), FOREIGN(stray_layer, "blk.1.attn_norm"),
+	BAD(stray_number, "do not agree with the layers"),
 	BAD(turned_tensor, "attn_k.weight"), FOREIGN(quantised_norm, "output_norm"),
 	BAD(bias_missing, "attn_v.bias"), FOREIGN(bias_not_known, "attn_q.bias"),
 	BAD(norm_missing, "attn_k_norm"), BAD(post_norm_missing, "post_ffw_norm"),

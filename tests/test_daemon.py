@@ -4,14 +4,16 @@ Method: everything is said to it by tests/ar1.py. After a test that ends in the 
 ledger must balance: no page running or promised.
 """
 import os
+import pty
 import subprocess
 import sys
+import tempfile
 import time
 
 import ar1
 import daemon_rig
-from ar1 import CANCEL, DATA, END, REJECT, WINDOW, Tap, Wire, pack
-from daemon_rig import CONTEXT, RANDOM, words, balanced, left_clean, same
+from ar1 import BUILD, CANCEL, DATA, END, REJECT, WINDOW, Tap, Wire, pack
+from daemon_rig import CONTEXT, MODEL, RANDOM, words, balanced, left_clean, same
 
 
 def continued_is_recomputed(wire):
@@ -389,6 +391,26 @@ def superseded_in_a_burst(wire):
     balanced(wire)
 
 
+def load_shows_a_bar(daemon):
+    """The load is watched at a terminal, to its end, and nowhere else."""
+    with tempfile.TemporaryDirectory() as folder:
+        ours, theirs = pty.openpty()
+        own = subprocess.Popen([f"{BUILD}/holdfastd", "--model", MODEL, "--template", "smollm2", "--listen", f"ipc://{folder}/x",
+                                "--state", f"{folder}/s", "--cache", f"{folder}/c", "--kv-memory", "600000"], stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=theirs)
+        os.close(theirs)
+        said = b""
+        try:
+            while b"serving" not in said:
+                said += os.read(ours, 4096)  # fails when the daemon ends
+        finally:
+            own.terminate()
+            assert own.wait(20 * ar1.SLOW) == 0, said
+            os.close(ours)
+    assert b"\rweights      [" + b"#" * 40 + b"] 100 %" in said, said
+    assert "100 %" not in daemon.words()
+
+
 daemon = daemon_rig.start()
 wire_endpoint = daemon.endpoint
 wire = Wire(wire_endpoint)
@@ -414,6 +436,7 @@ daemon_rig.run(tap, alone, Wire(alone.endpoint), [
         ("a continued session gives what its history computed from nothing gives", continued_is_recomputed),
         ("fork and rollback share what they can and change nothing", fork_and_rollback),
         ("after a tool's result: resident and recomputed agree bit for bit", tool_result_is_recomputed)])
+tap.run("a load shows a bar at a terminal", load_shows_a_bar, daemon)
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 tap.run("so does the other", left_clean, alone)
 daemon_rig.finish(tap, daemon)

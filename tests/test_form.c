@@ -9,6 +9,7 @@
 
 #include "runtime/form.h"
 #include "runtime/json.h"
+#include "sched/check.h"
 #include "tests/form_vocabulary.h"
 #include "tests/draw.h"
 #include "tests/tap.h"
@@ -17,6 +18,12 @@ static struct model *model;
 static struct tokenizer *tokenizer;
 static struct form_index *index_;
 static const struct template *template;
+
+struct made_vocabulary {
+	struct model *model;
+	struct tokenizer *tokenizer;
+	struct form_index *index;
+};
 
 static const char read_tool[] =
 	"{\"type\":\"function\",\"function\":{\"name\":\"read\",\"parameters\":{\"type\":\"object\","
@@ -218,25 +225,83 @@ static void refuses_too_much(void)
 	EXPECT(!strcmp(reason, "the schema is too long"));
 }
 
-/* A vocabulary without some printable character could lead to a dead end. */
-static void refuses_vocabulary(void)
+/* A vocabulary of each byte by itself but `lacking` (256: none is), and of one control token. */
+static int index_of_bytes(unsigned lacking, const char *control, struct made_vocabulary *v)
 {
 	static struct maker m;
-	struct model *tiny;
-	struct tokenizer *t;
-	struct form_index *index;
+	static char text[257][8];
+	const char *token[257];
+	int32_t kind[257];
 	char reason[MODEL_REASON_MAX];
-	make_tiny(&m);
+	uint32_t count = 0;
+	for (unsigned i = 0; i < 256; i++) {
+		const char byte = (char)i;
+		if (i == lacking)
+			continue;
+		vocabulary_token(&byte, 1, text[i], sizeof text[i]);
+		kind[count] = 1;
+		token[count++] = text[i];
+	}
+	kind[count] = 3;
+	token[count++] = control;
+	make_model(&m, token, kind, count, NULL, 0);
 	struct bytes b = make_bytes(&m);
 	struct made_file f = made_open(b.at, b.length);
-	REQUIRE(model_open(f.path, &tiny, reason) == 0);
-	REQUIRE(tokenizer_open(tiny, &t, reason) == 0);
-	EXPECT_EQ(form_index_open(t, &index), -ERR_UNSUPPORTED);
-	EXPECT(index == NULL);
-	tokenizer_close(&t);
-	model_close(&tiny);
+	memset(v, 0, sizeof *v);
+	CHECK(model_open(f.path, &v->model, reason) == 0);
+	CHECK(tokenizer_open(v->model, &v->tokenizer, reason) == 0);
 	made_close(&f);
 	free(b.at);
+	return form_index_open(v->tokenizer, &v->index);
+}
+
+static void vocabulary_close(struct made_vocabulary *v)
+{
+	form_index_close(&v->index);
+	tokenizer_close(&v->tokenizer);
+	model_close(&v->model);
+}
+
+/* Without some character that is always needed, or without a token that ends, there could be a dead end. */
+static void refuses_vocabulary(void)
+{
+	static const struct { unsigned lacking; const char *control; int code;
+	} one[] = {
+			{256, "<|im_end|>", 0}, {0xc3, "<|im_end|>", 0}, {'\t', "<|im_end|>", 0},
+			{'\n', "<|im_end|>", -ERR_UNSUPPORTED}, {' ', "<|im_end|>", -ERR_UNSUPPORTED},
+			{'~', "<|im_end|>", -ERR_UNSUPPORTED}, {256, "<|im_start|>", -ERR_UNSUPPORTED}};
+	struct made_vocabulary v;
+	for (unsigned i = 0; i < sizeof one / sizeof one[0]; i++) {
+		EXPECT_EQ(index_of_bytes(one[i].lacking, one[i].control, &v), one[i].code);
+		EXPECT((v.index != NULL) == (one[i].code == 0));
+		vocabulary_close(&v);
+	}
+}
+
+/* What a form's own text needs and the vocabulary cannot write. */
+static void refuses_lacking(void)
+{
+	static const char choice[] = "caf\xc3\xa9", schema[] = "{\"enum\":[\"caf\\u00e9\"]}";
+	struct made_vocabulary v;
+	struct form *f;
+	const char *reason = "";
+	REQUIRE(index_of_bytes(0xc3, "<|im_end|>", &v) == 0);
+	const struct text two[2] = {{"tea", 3}, {choice, sizeof choice - 1}};
+	EXPECT_EQ(form_open_choices(v.index, two, 2, &f, &reason), -ERR_UNSUPPORTED);
+	EXPECT(f == NULL && !strcmp(reason, "the vocabulary lacks a character of the form"));
+	form_close(&f);
+	EXPECT_EQ(form_open_choices(v.index, two, 1, &f, &reason), 0);
+	form_close(&f);
+	reason = "";
+	EXPECT_EQ(form_open_schema(v.index, (struct text){schema, sizeof schema - 1}, 64, &f, &reason),
+		  -ERR_UNSUPPORTED);
+	EXPECT(f == NULL && !strcmp(reason, "the vocabulary lacks a character of the form"));
+	form_close(&f);
+	vocabulary_close(&v);
+	REQUIRE(index_of_bytes(256, "<|im_end|>", &v) == 0);
+	EXPECT_EQ(form_open_choices(v.index, two, 2, &f, &reason), 0);
+	form_close(&f);
+	vocabulary_close(&v);
 }
 
 /* The mask as it is defined: every token tried by itself. */
@@ -449,7 +514,8 @@ int main(void)
 	TAP_RUN(takes_the_form, "texts of the form, and others");
 	TAP_RUN(refuses_tools, "tools that have no form are refused");
 	TAP_RUN(refuses_too_much, "too much text, too many parts, too deep, too long");
-	TAP_RUN(refuses_vocabulary, "a vocabulary that lacks a character is refused");
+	TAP_RUN(refuses_vocabulary, "a vocabulary that lacks a character or an end is refused");
+	TAP_RUN(refuses_lacking, "a form with a character that the vocabulary lacks is refused");
 	TAP_RUN(masks_as_defined, "masks are what each token by itself gives");
 	TAP_RUN(more_ways_than_room, "what a mask allows goes on, also where ways are dropped");
 	TAP_RUN(walks_end_in_calls, "every walk over the masks ends in a call");

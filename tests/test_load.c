@@ -9,6 +9,7 @@
 #include <sys/stat.h>
 #include <time.h>
 
+#include "runtime/load_hub.h"
 #include "runtime/model.h"
 #include "runtime/tokenizer.h"
 #include "tests/gguf_hostile.h"
@@ -268,6 +269,21 @@ static void refuses_places(void)
 	unlink(path);
 }
 
+/* A folder that goes away between the look at the path and its opening. */
+static void refuses_a_lost_folder(void)
+{
+	char path[] = "/tmp/holdfast-test-XXXXXX";
+	struct hub *hub;
+	struct gguf g;
+	REQUIRE(mkdtemp(path) != NULL);
+	EXPECT(hub_is(path));
+	EXPECT_EQ(rmdir(path), 0);
+	EXPECT_EQ(hub_open(path, &hub, &g, reason), -ERR_NO_FILE);
+	EXPECT(!strcmp(reason, "there is no such folder"));
+	hub_close(&hub);
+	EXPECT(hub == NULL);
+}
+
 static uint64_t seed = 0x9e3779b97f4a7c15;
 
 static uint64_t draw(uint64_t below)
@@ -373,6 +389,7 @@ int main(void)
 	TAP_RUN(reads_fail_when_cut_later, "a file cut off after opening is an error, not a signal");
 	TAP_RUN(hash_tells_files_apart, "the hash depends on content only");
 	TAP_RUN(refuses_places, "no file, a folder, a pipe, a path too long");
+	TAP_RUN(refuses_a_lost_folder, "a folder that goes away meanwhile");
 	TAP_RUN(survives_mutations, "mutations are taken or refused, nothing else");
 	TAP_RUN(takes_the_real_one, "the default model");
 	return tap_done();

@@ -293,6 +293,9 @@ REFUSED = [
     (json.dumps({"allOf": [{"type": "object", "propertyNames": {"minLength": 1}}] * 2}), "names of one object"),
     (json.dumps({"patternProperties": {f"^p{i}$": I for i in range(200)}}), "patternProperties has too many"),
     (json.dumps({"type": "integer", "allOf": [{"minimum": i} for i in range(9)]}), "too many schemas"),
+    (json.dumps({"type": "integer", "allOf": [{"minimum": i, "exclusiveMinimum": i} for i in range(5)]}), "too many schemas"),
+    (json.dumps({"type": "number", "allOf": [{"maximum": i, "exclusiveMaximum": i} for i in range(5)]}), "too many schemas"),
+    (json.dumps({"type": "integer", "allOf": [{"minimum": i, "exclusiveMinimum": i} for i in range(4)]}), ""),
     (json.dumps({"items": [I], "prefixItems": [I]}), "beside prefixItems"), (json.dumps({"prefixItems": {}}), "prefixItems is no list"),
     (json.dumps({"type": "array", "prefixItems": [I] * 200}), "prefixItems has too many"),
     (json.dumps({"const": "x" * (256 << 10)}), "the schema is too long"),
@@ -307,6 +310,7 @@ REGEXES_REFUSED = [
     ("(?!a)", "looks ahead"), ("(?<=a)b", "looks ahead"), ("(?i)a", "looks ahead"), ("(a", "not closed"), ("a)", "not opened"), ("[", "not closed"),
     ("a{2,1}", "repetition"), ("[b-a]", "wrong way"), ("\\1", "looks back"), ("\\p{L}", "property of"), ("\\B", "word's edge"), ("\\", "backslash"),
     ("a" * 16385, "too long"), ("(?:" * 100, "too deep"), ("a{99999}", "too often"), ("[" + "ac" * 8190 + "]" , ""), ("(?:[a-z]{100}){1000}", "too many parts"),
+    ("(" * 64 + "|" * 16256 + ")" * 64, ""), ("(" * 64 + "|" * 16320, "not closed"), # as many parts as there can be
     ("((a+)+)+b" * 40, ""), ("(a|b)*a(a|b){18}", "too"), ("(.*a){40}", ""), ("(x+x+)+y", ""),
 ]
 REGEXES = [

@@ -128,6 +128,36 @@ static void ids_equal_reference(void)
 	free(file);
 }
 
+/* A long text: HOLDFAST_REFERENCE names a folder with eval.txt, and the ids of it in tokens/. */
+static void long_ids_equal_reference(void)
+{
+	const char *const folder = getenv("HOLDFAST_REFERENCE");
+	char path[4096];
+	size_t n = 0, length = 0, count = 0, from = 0;
+	struct json list;
+	if (!t || !folder)
+		TAP_SKIP(t ? "HOLDFAST_REFERENCE is not set" : "the model's file is not there");
+	snprintf(path, sizeof path, "%s/eval.txt", folder);
+	char *text = file_read(path, &n);
+	snprintf(path, sizeof path, "%s/tokens/eval-%s", folder, strchr(models[chosen].reference, '-') + 1);
+	char *file = file_read(path, &length);
+	REQUIRE(text && file && json_check(file, length, &list) == 0);
+	uint32_t *ids = malloc((n + 1) * sizeof *ids), *expected = malloc(length * sizeof *expected);
+	REQUIRE(ids && expected);
+	const size_t expected_count = read_ids(list, expected);
+	EXPECT_EQ(tokenizer_encode(t, text, n, false, ids, n + 1, &count), 0);
+	/* Some begin with a token that stands for the text's start. */
+	if (expected_count == count + 1 && tokenizer_is_control(t, expected[0]))
+		from = 1;
+	printf("# %zu ids\n", count);
+	EXPECT(count > 10000 && expected_count - from == count);
+	EXPECT(!memcmp(ids, expected + from, count * sizeof *ids));
+	free(ids);
+	free(expected);
+	free(text);
+	free(file);
+}
+
 /* Random text that is UTF-8 comes back, however it is shown: no part of the stream but the last ends
    in half a character. */
 static void text_comes_back(void)
@@ -255,6 +285,7 @@ int main(void)
 		printf("# %s\n", models[chosen].name);
 		TAP_RUN(opens, "a model's vocabulary");
 		TAP_RUN(ids_equal_reference, "ids equal those of the reference");
+		TAP_RUN(long_ids_equal_reference, "and those of a long text");
 		TAP_RUN(text_comes_back, "random text comes back, in whole characters");
 		TAP_RUN(text_makes_no_control, "no text becomes a control token");
 		TAP_RUN(long_texts_are_fast, "a megabyte of anything is quick");
