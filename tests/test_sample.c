@@ -278,6 +278,13 @@ static void top_p_and_min_p(void)
 	for (int i = 0; i < VOCAB; i++)
 		cut[i] = i == 20 ? 50 : i < 86;
 	judge(times, cut, "top_p of many light ones");
+	/* Light ones that are needed though they are half of the mean: one of 80 and 10 of 99 of 1. */
+	logits[20] = logf(80);
+	s.top_p = 0.5f;
+	count_draws(s, NULL, 0, times);
+	for (int i = 0; i < VOCAB; i++)
+		cut[i] = i == 20 ? 80 : i < 10;
+	judge(times, cut, "top_p that needs some of the light ones");
 }
 
 static void typical(void)

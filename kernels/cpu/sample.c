@@ -208,14 +208,13 @@ static void cut(struct work *k, double enough)
    the others reach it, and the heap need not hold them. */
 static void top_p_cut(struct work *k)
 {
-	const double light = 0.5 * (1 - k->s->top_p) * weight_sum(k) / k->count;
-	const double enough = k->s->top_p * weight_sum(k);
+	const double sum = weight_sum(k), light = 0.5 * (1 - k->s->top_p) * sum / k->count;
 	uint32_t kept = 0;
 	for (uint32_t i = 0; i < k->count; i++)
 		if (k->p[k->list[i].id] >= light)
 			k->list[kept++] = k->list[i];
 	k->count = kept;
-	cut(k, enough);
+	cut(k, k->s->top_p * sum);
 }
 
 /* The same candidate in the opposite order. */
