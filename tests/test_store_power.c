@@ -432,6 +432,9 @@ static void power_cuts(void)
 	watched = true;
 	work(steps);
 	watched = false;
+	/* Else the cuts would ask for little. */
+	EXPECT_EQ(said, steps);
+	EXPECT(said_forgotten);
 	printf("# %u operations, %zu bytes, %llu steps; writes: data %u, keys %u, segments %u, anchors %u\n",
 	       op_count, byte_count, (unsigned long long)steps, op_of(WRITE, "data.mdb"), op_of(WRITE, "keys"),
 	       op_of(WRITE, "archive/"), op_of(WRITE, "second/"));
