@@ -132,6 +132,9 @@ static int parts_open(struct store *s, const struct store_options *options, char
 	int err = archive_open(&s->archive, &s->disk);
 	if (err == 0)
 		err = room_open(s);
+	/* What the first entry relies on: without the keys no later start would take the log. */
+	if (err == 0)
+		err = store_code_of(store_dir_sync(options->dir));
 	if (err == 0)
 		err = boot_record(s);
 	if (err == 0)

@@ -51,12 +51,7 @@ static int folder_sync(const char *dir)
 {
 	char path[PATH_BYTES];
 	snprintf(path, sizeof path, "%.3000s/archive", dir);
-	const int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-	if (fd < 0)
-		return store_code(errno);
-	const int code = fsync(fd) == 0 ? 0 : store_code(errno);
-	close(fd);
-	return code;
+	return store_code_of(store_dir_sync(path));
 }
 
 int archive_open(struct store_archive *archive, const struct store_disk *disk)
@@ -149,7 +144,9 @@ int archive_begin(struct store_archive *archive, const struct store_disk *disk, 
 	CHECK(archive->state == ARCHIVE_IDLE);
 	CHECK(last >= first);
 	snprintf(path, sizeof path, "%.3000s/archive", disk->dir);
-	if (mkdir(path, 0700) != 0 && errno != EEXIST)
+	if (mkdir(path, 0700) == 0)
+		TRY(store_code_of(store_dir_sync(disk->dir)));
+	else if (errno != EEXIST)
 		return store_code(errno);
 	const int found = move_resumes(archive, disk, first);
 	if (found == 0)

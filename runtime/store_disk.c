@@ -203,14 +203,14 @@ static int uuid_read(struct store_disk *disk, const char *name, char *reason)
 	return 0;
 }
 
-static int dir_sync(const char *dir)
+int store_dir_sync(const char *dir)
 {
-	int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+	const int fd = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
 	if (fd < 0)
-		return -errno;
-	int rc = fsync(fd) == 0 ? 0 : -errno;
+		return errno;
+	const int err = fsync(fd) == 0 ? 0 : errno;
 	close(fd);
-	return rc;
+	return err;
 }
 
 /* A whole line or no file: a half-written "uuid.new" would make the folder look like another's. */
@@ -240,7 +240,7 @@ static int uuid_write(struct store_disk *disk, char *reason)
 	}
 	close(fd);
 	if (err == 0)
-		err = -dir_sync(disk->dir);
+		err = store_dir_sync(disk->dir);
 	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot write the file 'uuid.new'", err);
 }
 
@@ -395,8 +395,8 @@ static int made_seal(struct store_disk *disk, char *reason)
 		return store_refuse(reason, store_code((int)code), "audit log: stopped by a test");
 	if (rename(from, to) != 0)
 		return refuse_errno(reason, disk->dir, "rename", errno);
-	int err = dir_sync(disk->dir);
-	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "fsync", -err);
+	const int err = store_dir_sync(disk->dir);
+	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "fsync", err);
 }
 
 /* "uuid.new" first, then the environment, then "uuid": whatever the moment at which making a store

@@ -114,6 +114,8 @@ struct store_disk {
 /* store_disk.c: the directory, the lock, the environment. On failure nothing stays open. */
 int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,
 		    const char **warning);
+/* What was made in a folder, or renamed, has its name there after a power cut too. 0 or errno. */
+int store_dir_sync(const char *dir);
 /* Locks the directory, or says that a daemon has it, and reads its uuid; for readers, which open the
    environment themselves. */
 int store_disk_lock(const char *dir, struct store_disk *disk, bool *in_use, char *reason);

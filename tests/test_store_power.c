@@ -20,7 +20,7 @@
 #include "tests/store_dir.h"
 
 enum { OPS_MAX = 8192, BYTES_MAX = 64 << 20, FILES_MAX = 64, NAME_MAX_ = 120, OWNERS = 7 };
-enum kind { WRITE, RENAME, UNLINK, FLUSH };
+enum kind { WRITE, RENAME, UNLINK, FLUSH, FOLDER };
 static struct op {
 	enum kind kind;
 	bool flushed;       /* a write that is on the disk when it returns */
@@ -160,6 +160,15 @@ int unlink(const char *path)
 	return (int)syscall(SYS_unlinkat, AT_FDCWD, path, 0);
 }
 
+int mkdir(const char *path, mode_t mode)
+{
+	struct op o = {.kind = FOLDER};
+	const int code = (int)syscall(SYS_mkdirat, AT_FDCWD, path, mode);
+	if (code == 0 && name_of(path, o.name))
+		op_add(&o, NULL);
+	return code;
+}
+
 /* Folders in memory. */
 
 static struct file *file_find(struct folder *f, const char *name, bool make)
@@ -271,20 +280,31 @@ static bool flushed(unsigned from, unsigned until, const char *name)
 	return false;
 }
 
+/* Its name, or that of the folder it is in, if that was made since. */
+static bool name_lost(unsigned i, unsigned count)
+{
+	char parent[NAME_MAX_];
+	parent_of(op[i].name, parent);
+	if (!flushed(i, count, parent))
+		return true;
+	for (unsigned k = 0; k < i; k++)
+		if (op[k].kind == FOLDER && strcmp(op[k].name, parent) == 0)
+			return !flushed(k, count, "");
+	return false;
+}
+
 /* Before the cut after `count` of them nothing had to be kept of it. */
 static bool op_lost(unsigned i, unsigned count)
 {
-	char parent[NAME_MAX_];
 	const struct op *o = &op[i];
-	parent_of(o->name, parent);
 	if (o->kind == FLUSH)
 		return true;
 	if (o->kind != WRITE)
-		return !flushed(i, count, parent);
+		return name_lost(i, count);
 	if (!o->flushed && !flushed(i, count, o->name))
 		return true;
 	/* A file that was made since has a name when its folder was flushed. */
-	return !file_find(&first, o->name, false) && !flushed(i, count, parent);
+	return !file_find(&first, o->name, false) && name_lost(i, count);
 }
 
 /* What a store does. */
@@ -417,6 +437,31 @@ static unsigned op_of(enum kind kind, const char *part)
 	return n;
 }
 
+/* Without its keys a log is refused: their name is on the disk before the first entry counts them. */
+static void keys_named(void)
+{
+	struct store *s;
+	unsigned made = 0, entry;
+	REQUIRE(realpath(store_dir, root) != NULL);
+	bytes = malloc(BYTES_MAX);
+	REQUIRE(bytes != NULL);
+	watched = true;
+	EXPECT_EQ(dir_open(&s), 0);
+	EXPECT_EQ(store_close(&s), 0);
+	watched = false;
+	while (made < op_count && (op[made].kind != WRITE || strcmp(op[made].name, "keys") != 0))
+		made++;
+	for (entry = made; entry < op_count && strcmp(op[entry].name, "data.mdb") != 0;)
+		entry++;
+	EXPECT(entry < op_count);
+	EXPECT(flushed(made, entry, ""));
+	free(bytes);
+	op_count = 0;
+	byte_count = 0;
+	dir_drop();
+	REQUIRE(mkdir(store_dir, 0700) == 0);
+}
+
 static void power_cuts(void)
 {
 	const bool slow = getenv("HOLDFAST_SANITIZED") != NULL;
@@ -489,6 +534,7 @@ int main(void)
 {
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
 	dir_make(true);
+	TAP_RUN(keys_named, "the name of a new log's keys is there before its first entry");
 	TAP_RUN(power_cuts, "a power cut after or within any write: a whole chain, and all that was durable");
 	dir_empty("second");
 	dir_drop();
