@@ -14,7 +14,7 @@
 #include "runtime/forget.h"
 #include "runtime/keep.h"
 
-enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024 };
+enum { DATA_TOKENS_MAX = 128, DATA_TEXT_MAX = 16384, END_BODY_BYTES = 160 * 1024, UNMARKED_US = 100000 };
 
 /* Address space only: pages that are never touched cost nothing. */
 void *memory_reserve(size_t bytes)
@@ -446,8 +446,10 @@ static int flush_all(struct daemon *d, struct call *c, bool *over)
 		return 0;
 	if (!c->accepted_sent)
 		TRY(accepted_send(d, c));
+	c->unmarked = false;
 	while (!c->dropped && data_next(c, &next)) {
-		if (!data_kept(d, c, next))
+		c->unmarked = !data_kept(d, c, next);
+		if (c->unmarked)
 			return 0;
 		TRY(data_send(d, c, next));
 	}
@@ -566,6 +568,18 @@ static void end_slow(struct daemon *d, struct call *c)
 	c->end_length = w.length;
 }
 
+/* The disk has no room for where its next DATA ends: tried again now and then. False: the call is gone. */
+static bool unmarked_tick(struct daemon *d, uint32_t call, uint64_t *next)
+{
+	struct call *c = &d->calls[call];
+	call_flush(d, call);
+	if (c->state == CALL_FREE || c->peer == NONE)
+		return false;
+	if (*next > d->now_us + UNMARKED_US)
+		*next = d->now_us + UNMARKED_US;
+	return true;
+}
+
 uint64_t calls_tick(struct daemon *d)
 {
 	uint64_t next = UINT64_MAX;
@@ -592,8 +606,10 @@ uint64_t calls_tick(struct daemon *d)
 		else if (p->congested && p->retry_us < next)
 			next = p->retry_us;
 		/* There is nothing that its reader could take: that time is not his. */
-		if (c->state == CALL_DEFERRED || call_waits_for_log(d, c))
+		if (c->state == CALL_DEFERRED || call_waits_for_log(d, c) || c->unmarked)
 			c->progress_us = d->now_us;
+		if (c->unmarked && !unmarked_tick(d, i, &next))
+			continue;
 		if (c->state == CALL_RUNNING) {
 			if (d->now_us >= c->note_us) {
 				c->note_us = d->now_us + d->options.note_ms * 1000;

@@ -142,7 +142,7 @@ struct call {
 	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
 	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool forgotten;         /* its session is: nothing of it is kept, and it is zeroed at its end */
-	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
+	bool unmarked, dropped; /* its next DATA waits for its mark; the rest is not sent: cancelled, or unread */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
 	size_t deferred_body, deferred_blob;

@@ -67,6 +67,23 @@ def unmarked():
     left_clean(daemon)
 
 
+def longer():
+    """An answer that is longer than what may be unread, and no mark can be written: it waits for the disk, and its reader is not
+    called slow."""
+    daemon, wire = start(None, "--inject", "mark/1=enospc", "--stream-bytes", "1024", "--stall-ms", "200")
+    a, blob = ask(words(20), max_tokens=900, ignore_end=True)
+    channel = wire.begin("session.turn", a, blob, sess=wire.open())
+    assert wire.expect(ar1.ACCEPTED)[1] == channel
+    time.sleep(2 * ar1.SLOW)
+    other = Wire(daemon.endpoint)
+    health = other.ok("health")["r"]
+    assert health["turns_running"] == 1 and 0 < health["tokens_sampled"] < 900, health
+    wire.send(ar1.CANCEL, channel, {})
+    end = wire.expect(ar1.END)[3]
+    assert end["status"] == "cancelled" and "err" not in end, end
+    left_clean(daemon)
+
+
 def at_times():
     """Each third mark fails, and the process ends in the middle."""
     home = None
@@ -150,6 +167,7 @@ def keys():
 
 
 tap.run("no mark can be written: an answer comes whole, and can be joined", unmarked)
+tap.run("longer than what may be unread: it waits for the disk, and its reader is not slow", longer)
 tap.run("marks fail at times, and the process ends: no gap, no repeat", at_times)
 tap.run("a power cut: a stream begins anew, and is never joined in its middle", power)
 tap.run("keys that cannot be written at once: none is lost, none stays", keys)
