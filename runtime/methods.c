@@ -466,7 +466,7 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	    store_space(d->store) == -ERR_DISK_FULL)
 		code = -ERR_LOG_FULL;
 	if (code) {
-		peer_reject(d, peer, channel, code);
+		peer_reject_why(d, peer, channel, code, m->why);
 		return;
 	}
 	if (m->window == WIRE_NONE)

@@ -261,6 +261,14 @@ void turn_restart_fail(struct daemon *d, uint32_t call)
 	keep_session(d, c->session);
 }
 
+static void refuse(struct daemon *d, uint32_t call, int code, const char *why)
+{
+	const struct wire_err err = {
+		.code = code, .retry = "no", .after_ms = WIRE_NONE, .used = WIRE_NONE, .asked = WIRE_NONE,
+		.limit = WIRE_NONE, .why = {why, why ? strlen(why) : 0}};
+	call_fail_numbers(d, call, &err);
+}
+
 /* The turn's own form, if it asks for one; false: the call has failed, and its END says why. */
 static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a)
 {
@@ -270,11 +278,7 @@ static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a
 	if (code == 0)
 		return true;
 	turn_form_drop(c);
-	const struct wire_err err = {
-		.code = code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, .retry = "no", .after_ms = WIRE_NONE,
-		.used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE,
-		.why = {reason, reason ? strlen(reason) : 0}};
-	call_fail_numbers(d, call, &err);
+	refuse(d, call, code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, reason);
 	return false;
 }
 
@@ -292,12 +296,14 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		code = ERR_TURN_CONFLICT;
 	else if (s->call != NONE && !a->supersede)
 		code = ERR_SESSION_BUSY;
-	else if (a->tool_choice == TOOL_REQUIRED && !s->form)
-		code = ERR_BAD_ARG;
 	else
 		code = tokens_check(d, &d->message.a.sampling);
 	if (code) {
 		call_fail(d, call, code);
+		return;
+	}
+	if (a->tool_choice == TOOL_REQUIRED && !s->form) {
+		refuse(d, call, ERR_BAD_ARG, s->form_why ? s->form_why : "the session has no tools");
 		return;
 	}
 	if (s->mark_count == d->options.session_turns) {
