@@ -1,7 +1,9 @@
 """AR/1 spoken plainly, for tests: its own frames and packing, nothing shared with the clients.
 
 A Daemon is started with a model in a folder of its own; a Wire is one connection to it.
+What a test program makes lies in one folder, that goes when it ends, and so do the daemons that it has left.
 """
+import atexit
 import os
 import resource
 import shutil
@@ -17,6 +19,20 @@ try:
     import zmq
 except ImportError:
     msgpack = zmq = None
+
+SCRATCH = tempfile.tempdir = tempfile.mkdtemp(prefix="hf-")
+os.chmod(SCRATCH, 0o711)  # what lies in it has rights of its own, and other users knock in tests
+RUNNING = []
+
+
+@atexit.register
+def leave_nothing():
+    for process in RUNNING:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+
 
 BUILD = os.environ.get("BUILDDIR", ".")
 SLOW = 10 if os.environ.get("HOLDFAST_SANITIZED") else 1
@@ -63,6 +79,7 @@ class Daemon:
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         preexec_fn=descriptors and (lambda: resource.setrlimit(
                                             resource.RLIMIT_NOFILE, (descriptors, descriptors))))
+        RUNNING.append(self.process)
         if wait:
             self.wait()
 
