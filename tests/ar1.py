@@ -115,6 +115,7 @@ class Wire:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(endpoint)
         self.channel = 0
+        self.process = None  # whose end is no news to wait for
         if hello:
             self.send(HELLO, 0, {"client": "test", "minor": 0, "caps": []})
             self.welcome = self.expect(WELCOME)[3]
@@ -130,8 +131,11 @@ class Wire:
         self.socket.send_multipart(frames + ([] if blob is None else [blob]))
 
     def receive(self, timeout=30):
-        if not self.socket.poll(int(timeout * 1000 * SLOW)):
-            raise TimeoutError("no message came")
+        deadline = time.time() + timeout * SLOW
+        while not self.socket.poll(max(0, min(50, int((deadline - time.time()) * 1000)))):
+            ended = self.process is not None and self.process.poll() is not None
+            if time.time() >= deadline or ended and not self.socket.poll(50):
+                raise TimeoutError("no message came")
         frames = self.socket.recv_multipart()
         magic, major, type, flags, reserved, channel, seq = struct.unpack(">2sBBHHQQ", frames[0])
         assert magic == b"AR" and major == 1 and reserved == 0, frames[0]

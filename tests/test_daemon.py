@@ -192,7 +192,7 @@ def credits_hold(wire):
     off, granted, ended, text = 0, 10, None, ""
     while ended is None:
         try:
-            type, _, _, body, _ = wire.receive(timeout=0.3)
+            type, _, _, body, _ = wire.receive(timeout=0.3 * min(ar1.SLOW, 2) / ar1.SLOW)
         except TimeoutError:
             assert off <= granted
             granted += 40
