@@ -71,7 +71,7 @@ def asleep(_):
     own = daemon_rig.narrow("--turns", "1", "--heartbeat-ms", "100", "--stall-ms", "400", "--window-max", "60")
     watcher, before, children, granted = Wire(own.endpoint), Wire(own.endpoint), [], [1]
     raw = ("import sys; sys.path.insert(0, %r); import ar1; w = ar1.Wire(sys.argv[1]); w.begin('session.turn', {'tokens': True, 'max_tokens': "
-           "9, 'ignore_end': True}, ar1.pack([5] * 50), sess=bytes.fromhex(sys.argv[2])); w.expect(ar1.END)" % os.path.dirname(os.path.abspath(ar1.__file__)))
+           "9, 'ignore_end': True}, ar1.pack([5] * 50), sess=bytes.fromhex(sys.argv[2])); import time; time.sleep(600)" % os.path.dirname(os.path.abspath(ar1.__file__)))
     try:
         code, whole, said = turn(own.endpoint, watcher.open("smollm2").hex())
         whole = whole.rstrip("\n")

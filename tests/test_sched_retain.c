@@ -104,7 +104,8 @@ static void when_it_is_back(void)
 		EXPECT(sched_return_us(r.s, tool, r.now_us) == UINT64_MAX);
 		turn_as(&r, tool, 4, END_TOOL);
 		turn_as(&r, human, 4, END_STOP);
-		const uint64_t quick = sched_return_us(r.s, tool, r.now_us), slow = sched_return_us(r.s, human, r.now_us);
+		const uint64_t quick = sched_return_us(r.s, tool, r.now_us);
+		const uint64_t slow = sched_return_us(r.s, human, r.now_us);
 		EXPECT((quick == UINT64_MAX) == !learns && (slow == UINT64_MAX) == !learns);
 		if (learns) {
 			EXPECT(quick >= r.now_us + 250000 && quick <= r.now_us + 1100000);

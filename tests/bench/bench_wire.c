@@ -405,7 +405,8 @@ static void latency(const char *model)
 	qsort(more, SLICES, sizeof *more, smaller);
 	printf("%d streams, a step of %d us, from the engine to the reader, %d slices each in turns:\n", STREAMS,
 	       STEP_US, SLICES);
-	const struct slice b = slice_say("a bare ROUTER and DEALER", theirs), o = slice_say("the daemon", ours);
+	const struct slice b = slice_say("a bare ROUTER and DEALER", theirs);
+	const struct slice o = slice_say("the daemon", ours);
 	printf("  the daemon adds %.0f us at p50 (%.0f to %.0f in pairs of slices), %.0f us to the first\n",
 	       more[SLICES / 2], more[0], more[SLICES - 1], o.first - b.first);
 	streams_end(s, context);
@@ -459,7 +460,8 @@ static void idle_clients(uint32_t count, int tell)
 	uint32_t welcome = 0;
 	void *context = zmq_ctx_new();
 	zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)count + 16);
-	while (welcome < count && take(client_open(context, at.endpoint), &h, body, sizeof body, &length, 10000) &&
+	while (welcome < count &&
+	       take(client_open(context, at.endpoint), &h, body, sizeof body, &length, 10000) &&
 	       h.type == WIRE_WELCOME)
 		welcome++;
 	if (write(tell, &welcome, sizeof welcome) != sizeof welcome)
