@@ -505,9 +505,13 @@ static int run_again(struct run *r)
 	struct hf_client *c = r->c;
 	uint8_t body[64];
 	struct wire_writer w;
-	const struct wire_resume m = {r->op, r->seq, r->granted};
 	link_reset(c);
 	TRY(link_connect(c));
+	if (c->window < r->window) { /* another daemon, which takes less */
+		r->window = c->window;
+		r->granted = r->off + r->window;
+	}
+	const struct wire_resume m = {r->op, r->seq, r->granted};
 	r->channel = ++c->channel;
 	r->accepted = r->gap = false;
 	r->misses = 0;

@@ -89,7 +89,8 @@ struct session {
 	struct wire_id id;
 	uint32_t principal, sched; /* sched: the scheduler's index */
 	uint64_t epoch, turn;      /* turn: how many have ended */
-	uint32_t history, call;    /* tokens in `token`; the running call, or NONE */
+	/* history: tokens in `token`; waits_for: how many results it waits for, if known, or 0. */
+	uint32_t history, waits_for, call; /* call: the running one, or NONE */
 	uint32_t mark_count, parent; /* parent: what it is closed with, from 1; 0: it is not tied; family.c */
 	uint32_t *token;           /* context of them, or as many as there are, while it rests */
 	struct turn_mark *mark;    /* options.session_turns of them, or so */
@@ -99,8 +100,7 @@ struct session {
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
 	const char *form_why;      /* what is wrong with its tools, or why none can be made; static text */
 	char label[LABEL_MAX + 1];
-	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
-	uint64_t number;           /* in the recorded traffic; 0: not there yet */
+	uint64_t waits_since_us, number; /* since the last tool call, or 0; in the recorded traffic, or 0 */
 	uint64_t touched_us, looked; /* when a call last named it; the last look at it in family.c */
 	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
 	uint32_t kept_history, kept_marks, known; /* known: tokens that were computed before the restart */

@@ -71,7 +71,8 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 			    : v.state == SESSION_WAITING ? "queued"
 			    : s->waits_since_us ? "tool_wait" : "idle";
 	const bool tied = s->parent && !session_orphan(s);
-	wire_put_map(w, 12 + waits + tied);
+	const uint64_t back_us = sched_return_us(d->sched, s->sched, d->now_us);
+	wire_put_map(w, 12 + waits + tied + (back_us != UINT64_MAX));
 	wire_put_text(w, "sess");
 	wire_put_bin(w, s->id.bytes, sizeof s->id.bytes);
 	put_text(w, "state", state);
@@ -86,6 +87,8 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	put_u64(w, "idle_ms", v.state == SESSION_IDLE && d->now_us > v.idle_since_us
 				      ? (d->now_us - v.idle_since_us) / 1000 : 0);
 	put_text(w, "label", s->label);
+	if (back_us != UINT64_MAX)
+		put_u64(w, "returns_in_ms", back_us > d->now_us ? (back_us - d->now_us) / 1000 : 0);
 	if (tied) {
 		wire_put_text(w, "parent");
 		wire_put_bin(w, d->sessions[s->parent - 1].id.bytes, 16);

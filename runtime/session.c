@@ -468,7 +468,10 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	s->form_why = parent->form_why;
 	if (s->form)
 		s->form->sessions++;
-	s->waits_since_us = parent->waits_since_us;
+	if (tokens == parent->history) {
+		s->waits_since_us = parent->waits_since_us;
+		s->waits_for = parent->waits_for;
+	}
 	s->why_lost = "fork_tail";
 	s->parent = a->tied ? from + 1 : 0;
 	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
@@ -518,7 +521,7 @@ void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_
 	if (a->to_turn != WIRE_NONE)
 		tokens = a->to_turn < s->mark_count ? s->mark[a->to_turn].start : s->history;
 	session_rollback(d, slot, tokens);
-	s->waits_since_us = 0;
+	s->waits_since_us = s->waits_for = 0;
 	keep_session(d, slot);
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);

@@ -214,7 +214,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	d->undo.call = NONE;
 	if (c->state != CALL_RUNNING)
 		return;
-	s->waits_since_us = 0;
+	s->waits_since_us = s->waits_for = 0;
 	/* And its beginning before the first of its tokens is sent: it can be asked for after a kill. */
 	keep_call_begin(d, call);
 	if (d->store)
@@ -282,6 +282,29 @@ static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a
 	return false;
 }
 
+/* Each call of the turn has one result. Where nobody knows how many there are, what comes is taken. */
+static bool results_whole(const struct session *s, const struct wire_call *m)
+{
+	const struct wire_args *a = &m->a;
+	if (m->method != METHOD_SESSION_CONTINUE || a->tokens_in_blob || !s->waits_for)
+		return true;
+	for (uint32_t i = 0; i < a->message_count; i++)
+		for (uint32_t k = 0; k < i; k++) {
+			const struct wire_str *x = &a->messages[i].tool_call_id, *y = &a->messages[k].tool_call_id;
+			if (x->length == y->length && memcmp(x->at, y->at, x->length) == 0)
+				return false;
+		}
+	return a->message_count == s->waits_for;
+}
+
+static void results_refuse(struct daemon *d, uint32_t call, const struct session *s, uint64_t given)
+{
+	static const char why[] = "each call of the turn needs one result";
+	const struct wire_err err = {.code = ERR_BAD_ARG, .retry = "no", .after_ms = WIRE_NONE, .used = WIRE_NONE,
+				     .asked = given, .limit = s->waits_for, .why = {why, sizeof why - 1}};
+	call_fail_numbers(d, call, &err);
+}
+
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
 		 size_t length, const uint8_t *blob, size_t blob_length)
 {
@@ -331,6 +354,10 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 			memcpy(c->text + length, blob, blob_length);
 		if (s->call != NONE)
 			call_cancel(d, s->call, END_SUPERSEDED);
+		return;
+	}
+	if (!results_whole(s, m)) {
+		results_refuse(d, call, s, a->message_count);
 		return;
 	}
 	if (!form_take(d, call, a))
@@ -557,6 +584,7 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (e->as.end.end == END_TOOL) {
 		turn_calls_fill(d, c, &end, ids);
 		s->waits_since_us = d->now_us;
+		s->waits_for = end.call_count;
 	} else if (!refused) {
 		turn_no_call_fill(d, c, &end);
 	}
