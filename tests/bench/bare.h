@@ -86,6 +86,9 @@ static inline void bare_begin(struct bare *b, const char *endpoint, uint64_t rou
 	b->router = zmq_socket(b->context, ZMQ_ROUTER);
 	b->fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
 	CHECK(b->fd >= 0);
+	/* Beyond its mark a ROUTER drops, and the reader would wait for what does not come. */
+	const int most = 0;
+	CHECK(zmq_setsockopt(b->router, ZMQ_SNDHWM, &most, sizeof most) == 0);
 	CHECK(zmq_bind(b->router, endpoint) == 0);
 	CHECK(pthread_create(&b->sender, NULL, bare_send, b) == 0);
 	CHECK(pthread_create(&b->maker, NULL, bare_make, b) == 0);
