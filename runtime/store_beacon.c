@@ -61,8 +61,8 @@ static int owner_check(const struct store_disk *disk, int fd, bool *whole, char 
 	if (!*whole && !spoken)
 		return 0;
 	return store_refuse(reason, -ERR_INTEGRITY,
-		"audit log '%s': the file 'beacon' %s: restore the folder from one copy, or move that file away: what "
-		"a process said last in it is lost then", disk->dir,
+		"audit log '%s': the file 'beacon' %s: restore the folder from one copy, or move that file away: "
+		"what a process said last in it is lost then", disk->dir,
 		*whole ? "is of another log" : "does not say of which log it is");
 }
 

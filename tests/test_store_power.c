@@ -477,7 +477,7 @@ static void keys_named(void)
 static void power_cuts(void)
 {
 	const bool slow = getenv("HOLDFAST_SANITIZED") != NULL, whole = getenv("HOLDFAST_POWER") != NULL;
-	const unsigned torn_each = whole ? 1 : slow ? 8 : 2, all_each = slow && !whole ? 8 : 1;
+	const unsigned torn_each = slow && !whole ? 8 : 1, all_each = slow && !whole ? 8 : 1;
 	const unsigned open_each = whole ? 1 : 8, flushed_each = slow && !whole ? 5 : 1;
 	const uint64_t steps = slow ? 30 : 42;
 	struct store *s;

@@ -221,9 +221,10 @@ static int alone(struct bench *b)
 	}
 	while (store_settled(b->store) < store_mark(b->store) && store_failed(b->store) == 0)
 		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
 	const double took = (double)(program_now_ns() - begun) * 1e-9, used = (cpu_s() - cpu) / took;
 	printf("the log of 100,000 events a second by itself: %.1f ms of processor time a second, "
-	       "%.2f %% of %ld cores\n", 1000 * used, 100 * used / (double)sysconf(_SC_NPROCESSORS_ONLN), sysconf(_SC_NPROCESSORS_ONLN));
+	       "%.2f %% of %ld cores\n", 1000 * used, 100 * used / (double)cores, cores);
 	return 0;
 }
 
