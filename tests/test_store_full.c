@@ -228,15 +228,16 @@ static void archived_in_time(void)
 	struct store *s;
 	struct store_verified v;
 	struct store_options o = options();
-	const unsigned steps = getenv("HOLDFAST_SANITIZED") ? 1500 : 6000;
+	const unsigned steps = getenv("HOLDFAST_SANITIZED") ? 3000 : 6000;
 	o.map_bytes = 1 << 20;
 	o.history_entries = 64;
 	o.segment_entries = 32;
-	o.commit_records = 64;
+	o.commit_records = 1024; /* large ones, however slowly they are pushed */
+	o.commit_ms = 100;
 	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
 	atomic_store(&real, 0);
-	/* Half of the map has something else in it. */
-	for (uint8_t i = 0; i < 12; i++) {
+	/* Most of the map has something else in it. */
+	for (uint8_t i = 0; i < 18; i++) {
 		const struct store_key key = {.bytes = {0xff, i, 1}, .length = 3};
 		EXPECT_EQ(store_keep(s, TABLE_TURN, &key, false, NULL, value, sizeof value), 0);
 	}
