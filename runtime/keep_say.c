@@ -7,7 +7,7 @@
 static void stall_say(struct daemon *d)
 {
 	const uint64_t settled = store_settled(d->store);
-	if (settled != d->told.at || settled == store_mark(d->store)) {
+	if (d->told.us == 0 || settled != d->told.at || settled == store_mark(d->store)) {
 		d->told.at = settled;
 		d->told.us = d->now_us;
 	}

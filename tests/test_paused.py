@@ -41,6 +41,7 @@ def paused():
     events.settle(wires[0])
     a, blob = ask(GIVEN, **MORE)
     right = wires[0].call("session.turn", a, blob, sess=wires[0].open())
+    assert "does not answer" not in daemon.words(), daemon.words()
     began = time.time()
     leased = wires[0].open(residency={"kind": "leased", "bytes": 40000, "lease_ms": SOON})
     stays = begun(wires[0], detach_ms=60000, idem=os.urandom(16))
