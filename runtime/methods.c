@@ -462,7 +462,7 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		code = -ERR_FORBIDDEN;
 	/* Without room to record it nothing begins; what only looks is still served, and on a full disk
 	   what gives room back is too. */
-	if (code == 0 && methods[m->method].writes && !step_room(d))
+	if (code == 0 && methods[m->method].writes && (!step_room(d) || keep_stalled(d)))
 		code = d->store && store_waits(d->store) ? -ERR_LOG_FULL : -ERR_AUDIT_STALLED;
 	if (code == 0 && methods[m->method].writes && m->method != METHOD_SESSION_CLOSE &&
 	    m->method != METHOD_SESSION_FORGET && d->store &&
