@@ -153,34 +153,45 @@ static uint64_t plan_sum(const struct daemon *d, const struct plan *p)
 	       (p->apart ? 0 : groups_bytes(d, PLACE_HOST));
 }
 
-/* --prefill-weights auto: the copy of 8 bits, if it is faster here and there is room for it. It is not the
+/* --prefill-weights auto: the copy that is faster here and has room, the finer one first. It is not the
    file's weights, so what was chosen is said. */
 static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p)
 {
-	struct forward_needs needs;
-	char reason[MODEL_REASON_MAX];
+	static const struct {
+		enum prefill_kind kind;
+		const char *name, *price;
+	} kinds[] = {
+		{PREFILL_BF16, "bf16", "what it was"},
+		{PREFILL_INT8, "int8", "some per cent higher"},
+	};
+	const bool cpu = !f->device || strcmp(f->device, "cpu") == 0;
+	uint64_t more = 0;
 	if (d->options.prefill <= PREFILL_FP8)
 		return 0;
 	d->options.prefill = PREFILL_SAME;
-	if ((f->device && strcmp(f->device, "cpu") != 0) || !ops_isa_runs(f->isa) || !ops_isa_prefill(f->isa)) {
-		log_say(LOG_NOTICE, "--prefill-weights auto: same: a copy in 8 bits is not faster here");
+	for (unsigned i = 0; i < sizeof kinds / sizeof kinds[0]; i++) {
+		struct forward_needs needs;
+		char reason[MODEL_REASON_MAX];
+		if (!cpu || !ops_isa_runs(f->isa) || !ops_isa_prefill(f->isa, kinds[i].kind))
+			continue;
+		f->prefill = kinds[i].kind;
+		TRY(forward_needs(d->model, f, &needs, reason));
+		more = needs.weights_bytes - p->needs.weights_bytes;
+		if (p->available && plan_sum(d, p) + more > p->available)
+			continue;
+		log_say(LOG_NOTICE, "--prefill-weights auto: %s: given tokens take a copy of the weights (%.1f MiB): "
+			"faster, and perplexity is %s; --prefill-weights same if it must not be", kinds[i].name,
+			mib(more), kinds[i].price);
+		d->options.prefill = kinds[i].kind;
+		d->limits.weights_bytes += more;
+		p->needs.weights_bytes += more;
 		return 0;
 	}
-	f->prefill = PREFILL_INT8;
-	TRY(forward_needs(d->model, f, &needs, reason));
-	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
-	if (p->available && plan_sum(d, p) + more > p->available) {
+	if (more)
 		log_say(LOG_NOTICE, "--prefill-weights auto: same: there is no room for a copy of %.1f MiB",
 			mib(more));
-		return 0;
-	}
-	log_say(LOG_NOTICE, "--prefill-weights auto: int8: given tokens take a copy of the weights in 8 bits "
-		"(%.1f MiB): faster, and perplexity is some per cent higher; "
-		"--prefill-weights same if it must not be",
-		mib(more));
-	d->options.prefill = PREFILL_INT8;
-	d->limits.weights_bytes += more;
-	p->needs.weights_bytes += more;
+	else
+		log_say(LOG_NOTICE, "--prefill-weights auto: same: a copy is not faster here");
 	return 0;
 }
 
