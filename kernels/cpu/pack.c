@@ -10,6 +10,7 @@
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/math.h"
+#include "kernels/cpu/nodes.h"
 #include "kernels/quant.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
@@ -64,6 +65,9 @@ void *memory_take(size_t bytes)
 	if (at + size < p + size + extra)
 		munmap(at + size, (size_t)(p + size + extra - (at + size)));
 	madvise(at, size / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+	const uint64_t nodes = nodes_read(NODES_PATH);
+	if (nodes & (nodes - 1)) /* more than one */
+		(void)nodes_spread(nodes, at, size);
 	return at;
 }
 
