@@ -198,7 +198,8 @@ static void bf16_case(uint32_t type, uint32_t rows, uint32_t columns, float scal
 {
 	static const uint32_t parts[][2] = {{0, 1}, {3, 2}, {1, 3}, {2, 7}, {0, 8}, {5, 16}, {1, 33}, {0, 40}};
 	uint8_t *data = random_weight(&seed, type, (size_t)rows * columns, 0.2f);
-	float *want = take((size_t)C_MAX * rows), *w_rows = take((size_t)rows * columns), *x = take(C_MAX * columns);
+	float *want = take((size_t)C_MAX * rows), *x = take(C_MAX * columns);
+	float *w_rows = take((size_t)rows * columns);
 	uint16_t *h = (uint16_t *)(void *)take(C_MAX * columns);
 	struct weight *w;
 	CHECK(pack_make(NULL, type, WEIGHT_MATMUL, rows, columns, data, &w) == 0);

@@ -189,8 +189,8 @@ static uint32_t key_bits(struct candidate c)
 	return bits & 0x7fffffff;
 }
 
-/* What those of `from` weigh whose keys have the bits of `known` from `high` on, by the digit from `low` up to
-   there. They go to `to`, which may be `from`, in their order, if it is not NULL. */
+/* What those of `from` weigh whose keys have the bits of `known` from `high` on, by the digit from `low`
+   up to there. They go to `to`, which may be `from`, in their order, if it is not NULL. */
 static uint32_t digit_weights(const struct work *k, const struct candidate *from, uint32_t count,
 			      uint32_t known, uint32_t high, uint32_t low, struct candidate *to, double *weight)
 {
@@ -212,8 +212,8 @@ static uint32_t digit_weights(const struct work *k, const struct candidate *from
 	return kept;
 }
 
-/* Cuts to the best by key: no more than it takes for their weights, none of them 0, to reach `enough`. At least
-   one stays. The key of the last is found digit by digit; of those that have it the first by id stay. */
+/* Cuts to the best by key: no more than it takes for their weights, none of them 0, to reach `enough`. At
+   least one stays. The key of the last is found digit by digit, and those that have it stay by their ids. */
 static void cut(struct work *k, double enough)
 {
 	static const uint32_t bounds[] = {31, 20, 9, 0};
