@@ -261,7 +261,7 @@ struct daemon {
 	struct stats stats;
 	FILE *traffic;          /* NULL: nothing is recorded */
 	uint64_t traffic_sessions;
-	bool draining, stopping, failed, device_lost;
+	bool draining, stopping, failed, device_lost, deferred; /* deferred: a call may be CALL_DEFERRED */
 	uint64_t ranks_looked_us;
 	uint64_t drain_until_us, drain_quiet_us;
 	bool unclosed;          /* records were pushed since the last STEP_END */
@@ -435,10 +435,10 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 /* A turn that ran before the restart runs again from its start, or ends as restarted. */
 void turn_restart(struct daemon *d, uint32_t call);
 void turn_restart_fail(struct daemon *d, uint32_t call);
+bool session_busy(const struct daemon *d, uint32_t session); /* a turn runs, or waits to supersede one */
 /* Ends the deferred turns of a session, with a status or (NULL) as not found. */
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status);
-/* Runs the turns that waited for the one they supersede. */
-void turns_deferred(struct daemon *d);
+void turns_deferred(struct daemon *d); /* runs the turns that waited for the one they supersede */
 /* One sampled token, and those behind it that are known since a form has no other: *count of them
    together. Returns END_NONE or why the turn is over. */
 enum end turn_token(struct daemon *d, uint32_t call, const struct ops_sampled *sampled, uint32_t *count);

@@ -61,7 +61,7 @@ void session_method_export(struct daemon *d, uint32_t call, const struct wire_ca
 	const size_t course = ((size_t)s->mark_count + 1) * COURSE_BYTES;
 	struct wire_writer w;
 	(void)m;
-	if (s->call != NONE) {
+	if (session_busy(d, c->session)) {
 		call_fail(d, call, ERR_SESSION_BUSY);
 		return;
 	}

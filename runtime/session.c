@@ -404,7 +404,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	const uint32_t from = d->calls[call].session;
 	const struct wire_args *a = &m->a;
 	struct session *parent = &d->sessions[from];
-	if (parent->call != NONE) {
+	if (session_busy(d, from)) {
 		call_fail(d, call, ERR_SESSION_BUSY);
 		return;
 	}
@@ -488,7 +488,7 @@ void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_
 	const uint32_t slot = d->calls[call].session;
 	struct session *s = &d->sessions[slot];
 	const struct wire_args *a = &m->a;
-	if (s->call != NONE) {
+	if (session_busy(d, slot)) {
 		call_fail(d, call, ERR_SESSION_BUSY);
 		return;
 	}
@@ -575,7 +575,7 @@ void session_method_hint(struct daemon *d, uint32_t call, const struct wire_call
 {
 	struct session *s = &d->sessions[d->calls[call].session];
 	struct event e = {.kind = EVENT_HINT, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
-	if (s->call != NONE) {
+	if (session_busy(d, d->calls[call].session)) {
 		call_fail(d, call, ERR_SESSION_BUSY);
 		return;
 	}
@@ -607,7 +607,7 @@ void session_method_park(struct daemon *d, uint32_t call, const struct wire_call
 	struct session *s = &d->sessions[d->calls[call].session];
 	const struct wire_str *place = &m->a.place;
 	struct event e = {.kind = EVENT_PARK, .session = s->sched, .turn = SCHED_NONE, .now_us = d->now_us};
-	if (s->call != NONE) {
+	if (session_busy(d, d->calls[call].session)) {
 		call_fail(d, call, ERR_SESSION_BUSY);
 		return;
 	}

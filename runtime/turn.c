@@ -284,13 +284,14 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 	struct call *c = &d->calls[call];
 	struct session *s = &d->sessions[c->session];
 	const struct wire_args *a = &m->a;
+	const bool busy = session_busy(d, c->session);
 	struct addition add;
 	int code = 0;
 	if (d->draining)
 		code = ERR_DRAINING;
-	else if (m->method == METHOD_SESSION_CONTINUE && !s->waits_since_us && s->call == NONE)
+	else if (m->method == METHOD_SESSION_CONTINUE && !s->waits_since_us && !busy)
 		code = ERR_TURN_CONFLICT;
-	else if (s->call != NONE && !a->supersede)
+	else if (busy && !a->supersede)
 		code = ERR_SESSION_BUSY;
 	else if (a->tool_choice == TOOL_REQUIRED && !s->form)
 		code = ERR_BAD_ARG;
@@ -306,21 +307,24 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		call_fail_numbers(d, call, &err);
 		return;
 	}
-	if (s->call != NONE) {
-		/* The running turn ends first, at the next step's end at the latest. */
+	if (busy) {
+		/* The running turn ends first, at the next step's end at the latest. One that waits as well was sent
+		   before this one, and does not begin after it. */
 		if (length + blob_length > d->text_max) {
 			call_fail(d, call, ERR_TOO_BIG);
 			return;
 		}
 		turns_deferred_end(d, c->session, "superseded");
 		c->state = CALL_DEFERRED;
+		d->deferred = true;
 		c->text_used = length + blob_length;
 		c->deferred_body = length;
 		c->deferred_blob = blob_length;
 		memcpy(c->text, body, length);
 		if (blob_length)
 			memcpy(c->text + length, blob, blob_length);
-		call_cancel(d, s->call, END_SUPERSEDED);
+		if (s->call != NONE)
+			call_cancel(d, s->call, END_SUPERSEDED);
 		return;
 	}
 	if (!form_take(d, call, a))
@@ -334,6 +338,14 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		context_full(d, call, add.keep, add.count + 1);
 	else
 		turn_start(d, call, a, &add);
+}
+
+bool session_busy(const struct daemon *d, uint32_t session)
+{
+	bool waits = false;
+	for (uint32_t i = 0; d->deferred && !waits && i < d->calls_top; i++)
+		waits = d->calls[i].state == CALL_DEFERRED && d->calls[i].session == session;
+	return waits || d->sessions[session].call != NONE;
 }
 
 void turns_deferred_end(struct daemon *d, uint32_t session, const char *status)
@@ -355,10 +367,13 @@ void turns_deferred_end(struct daemon *d, uint32_t session, const char *status)
 
 void turns_deferred(struct daemon *d)
 {
-	for (uint32_t i = 0; i < d->calls_top; i++) {
+	const bool any = d->deferred;
+	d->deferred = false;
+	for (uint32_t i = 0; any && i < d->calls_top; i++) {
 		struct call *c = &d->calls[i];
 		if (c->state != CALL_DEFERRED)
 			continue;
+		d->deferred = true; /* at least until the next look */
 		struct session *s = c->session == NONE ? NULL : &d->sessions[c->session];
 		if (s && s->used && s->call != NONE)
 			continue;

@@ -1,7 +1,9 @@
 """AR/1 spoken plainly, for tests: its own frames and packing, nothing shared with the clients.
 
 A Daemon is started with a model in a folder of its own; a Wire is one connection to it.
+What a test program makes lies in one folder, that goes when it ends, and so do the daemons that it has left.
 """
+import atexit
 import os
 import resource
 import shutil
@@ -17,6 +19,20 @@ try:
     import zmq
 except ImportError:
     msgpack = zmq = None
+
+SCRATCH = tempfile.tempdir = tempfile.mkdtemp(prefix="hf-")
+os.chmod(SCRATCH, 0o711)  # what lies in it has rights of its own, and other users knock in tests
+RUNNING = []
+
+
+@atexit.register
+def leave_nothing():
+    for process in RUNNING:
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+    shutil.rmtree(SCRATCH, ignore_errors=True)
+
 
 BUILD = os.environ.get("BUILDDIR", ".")
 SLOW = 10 if os.environ.get("HOLDFAST_SANITIZED") else 1
@@ -63,6 +79,7 @@ class Daemon:
         self.process = subprocess.Popen(self.command, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
                                         preexec_fn=descriptors and (lambda: resource.setrlimit(
                                             resource.RLIMIT_NOFILE, (descriptors, descriptors))))
+        RUNNING.append(self.process)
         if wait:
             self.wait()
 
@@ -98,6 +115,7 @@ class Wire:
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(endpoint)
         self.channel = 0
+        self.process = None  # whose end is no news to wait for
         if hello:
             self.send(HELLO, 0, {"client": "test", "minor": 0, "caps": []})
             self.welcome = self.expect(WELCOME)[3]
@@ -113,8 +131,11 @@ class Wire:
         self.socket.send_multipart(frames + ([] if blob is None else [blob]))
 
     def receive(self, timeout=30):
-        if not self.socket.poll(int(timeout * 1000 * SLOW)):
-            raise TimeoutError("no message came")
+        deadline = time.time() + timeout * SLOW
+        while not self.socket.poll(max(0, min(50, int((deadline - time.time()) * 1000)))):
+            ended = self.process is not None and self.process.poll() is not None
+            if time.time() >= deadline or ended and not self.socket.poll(50):
+                raise TimeoutError("no message came")
         frames = self.socket.recv_multipart()
         magic, major, type, flags, reserved, channel, seq = struct.unpack(">2sBBHHQQ", frames[0])
         assert magic == b"AR" and major == 1 and reserved == 0, frames[0]

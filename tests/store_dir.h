@@ -116,6 +116,43 @@ static inline bool dir_sound(struct store_verified *v)
 	return err == 0;
 }
 
+/*
+ * A child beside threads of ours begins anew, by exec: a fork alone copies locks whose owners it does not
+ * copy, and the allocator of a sanitizer then waits for one for ever. It runs this program with the name of
+ * a job, and ends with what that returns.
+ */
+struct dir_job {
+	const char *name;
+	int (*run)(const char *argument);
+};
+
+static inline pid_t dir_child(const char *name, const char *argument)
+{
+	fflush(stdout);
+	const pid_t pid = fork();
+	CHECK(pid >= 0);
+	if (pid == 0) {
+		execl("/proc/self/exe", "job", name, store_dir, argument, (char *)NULL);
+		_exit(98);
+	}
+	return pid;
+}
+
+/* First in main: does not return in such a child. */
+static inline void dir_jobs(int argc, char **argv, const struct dir_job *jobs, unsigned count)
+{
+	if (argc != 4 || strcmp(argv[0], "job") != 0)
+		return;
+	snprintf(store_dir, sizeof store_dir, "%s", argv[2]);
+	for (unsigned i = 0; i < count; i++)
+		if (strcmp(argv[1], jobs[i].name) == 0) {
+			const int code = jobs[i].run(argv[3]);
+			fflush(stdout);
+			_exit(code);
+		}
+	_exit(97);
+}
+
 static inline struct store_record step_end(uint64_t step)
 {
 	return (struct store_record){.kind = STORE_STEP_END, .step = step};

@@ -185,6 +185,15 @@ env -u XDG_CACHE_HOME HOME="$work/home" bash "$script.twisted" model joined >"$w
 	[ ! -e "$large" ] && [ ! -s "$work/out" ] && clean
 ok $? 'parts that are right and do not make the model are refused'
 
+# A df with 300 MB left, whatever it is asked about.
+mkdir "$work/full"
+printf '#!/bin/sh\necho Filesystem\necho x 1000000 700000 307200 70%% /\n' >"$work/full/df"
+chmod +x "$work/full/df"
+PATH="$work/full:$PATH" boot check
+[ $? = 1 ] && grep -q '300 MB are free and about [0-9]* MB needed' "$work/err" &&
+	[ "$(cat "$work/out")" = '0 passed, 1 failed' ] && [ ! -e "$work/a checkout/build" ]
+ok $? 'a check that would fill the disk does not begin'
+
 env -i PATH="$PATH" bash "$script" model >"$work/out" 2>"$work/err"
 [ $? = 1 ] && grep -q 'neither HOME nor XDG_CACHE_HOME' "$work/err" && [ "$(wc -l <"$work/err")" -eq 1 ]
 ok $? 'no HOME: one line, exit 1'

@@ -43,14 +43,14 @@ def top(wire):
 def watch(wire):
     watcher = subprocess.Popen([HOLDFAST, "watch", "--json"], stdout=subprocess.PIPE,
                                env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
-    time.sleep(0.5 * ar1.SLOW)
+    time.sleep(0.5 * min(ar1.SLOW, 4))
     session = wire.open()
     wire.turn(session, words(60), max_tokens=2, ignore_end=True)
-    time.sleep(0.3 * ar1.SLOW)
+    time.sleep(0.3 * min(ar1.SLOW, 4))
     wire.ok("session.park", {"place": "tokens"}, sess=session)
-    time.sleep(0.3 * ar1.SLOW)
+    time.sleep(0.3 * min(ar1.SLOW, 4))
     wire.ok("session.close", sess=session)
-    time.sleep(0.3 * ar1.SLOW)
+    time.sleep(0.3 * min(ar1.SLOW, 4))
     watcher.terminate()
     lines = [json.loads(l) for l in watcher.communicate()[0].splitlines()]
     events = [l["event"] for l in lines if l["sess"] == session.hex()]
@@ -58,7 +58,7 @@ def watch(wire):
     assert [l["seq"] for l in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + len(lines)))
     watcher = subprocess.Popen([HOLDFAST, "watch", "--count", "2"], stdout=subprocess.PIPE, text=True,
                                env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
-    time.sleep(0.5 * ar1.SLOW)
+    time.sleep(0.5 * min(ar1.SLOW, 4))
     session = wire.open(label="a label")
     wire.ok("session.close", sess=session)
     out = watcher.communicate(timeout=10 * ar1.SLOW)[0].splitlines()

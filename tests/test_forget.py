@@ -238,7 +238,7 @@ def left_on_disk():
 def on_its_way():
     """Forgotten while its pages come from the disk: what comes up all the same is zeroed, and the slots are empty."""
     home, session, needles = left_on_disk()
-    daemon = start(*TIERS, "--inject", f"tier-read@4=wait:{1000 * ar1.SLOW}", home=home)
+    daemon = start(*TIERS, "--inject", f"tier-read@4=wait:{1000 * min(ar1.SLOW, 4)}", home=home)
     wire, other = Wire(daemon.endpoint), Wire(daemon.endpoint)
     channel = wire.begin("session.turn", {"tokens": True, "ignore_end": True, "max_tokens": 8}, pack(words(3)), sess=session)
     until(lambda: other.ledger()["moving"] > 0)
@@ -256,7 +256,7 @@ def on_its_way():
 def moving(first, then):
     """Forgotten while its pages go on from where they were parked first: down, or up for a turn."""
     home, session, needles = left_on_disk()
-    late = f"tier-write@2=wait:{1000 * ar1.SLOW}" if first == "host" and then else "copy-late/1"
+    late = f"tier-write@2=wait:{1000 * min(ar1.SLOW, 4)}" if first == "host" and then else "copy-late/1"
     daemon = start(*TIERS, "--inject", late, home=home)
     wire, other = Wire(daemon.endpoint), Wire(daemon.endpoint)
     def under_way():

@@ -374,6 +374,7 @@ def once(wire, method, a, blob, key, session, daemon):
     if session:
         keys["sess"] = session
     channel = wire.begin(method, a, blob, **keys)
+    wire.process = daemon.process
     while True:
         try:
             return wire.finish(channel, timeout=1 if daemon.process.poll() is None else 0.05)
@@ -418,7 +419,7 @@ def many():
                 [("session.turn", *ask(ids, **more), os.urandom(16)) for ids, more in given[k]] for k in range(4)}
         session, replies = {}, {k: [] for k in range(4)}
         while any(todo.values()):
-            moment = time.time() + RANDOM.random() * 0.4 * ar1.SLOW
+            moment = time.time() + RANDOM.random() * 0.4 * min(ar1.SLOW, 4)
             try:
                 for k in sorted(todo, key=lambda _: RANDOM.random()):
                     if not todo[k]:

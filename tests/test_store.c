@@ -392,6 +392,13 @@ static void kills(void)
 	munmap((void *)durable, 4096);
 }
 
+static int opens_too(const char *none)
+{
+	struct store *other;
+	(void)none;
+	return dir_open(&other) == -ERR_IN_USE ? 0 : 1;
+}
+
 static void second(void)
 {
 	struct store *s, *other;
@@ -401,11 +408,7 @@ static void second(void)
 	char words[64];
 	snprintf(words, sizeof words, "in use by process %ld;", (long)getpid());
 	EXPECT(dir_says(words));
-	fflush(stdout);
-	pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0)
-		_exit(dir_open(&other) == -ERR_IN_USE ? 0 : 1);
+	const pid_t pid = dir_child("opens too", "");
 	int status;
 	REQUIRE(waitpid(pid, &status, 0) == pid);
 	EXPECT(WIFEXITED(status) && WEXITSTATUS(status) == 0);
@@ -491,8 +494,10 @@ static void clock_jumps(void)
 	EXPECT(dir_sound(&v));
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	static const struct dir_job jobs[] = {{"opens too", opens_too}};
+	dir_jobs(argc, argv, jobs, sizeof jobs / sizeof jobs[0]);
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
 	dir_run(reopen, "three boots leave one chain, and files for their owner only");
 	dir_run(kinds, "every kind of record comes back as it was pushed");

@@ -200,37 +200,42 @@ static void disk_full(void)
 	EXPECT_EQ(umount(store_dir), 0);
 }
 
+/* Until it is killed, when it has said whether it could read. */
+static int reader_told(const char *fd, bool read)
+{
+	const char word = read ? 'y' : 'n';
+	CHECK(write(atoi(fd), &word, 1) == 1);
+	for (;;)
+		pause();
+	return 0;
+}
+
 /* Reads as every question does, and then takes its time over what it was given. */
-static bool reader_pauses(void)
+static int reader_pauses(const char *fd)
 {
 	struct store_reader *r;
 	static struct store_read_entry e;
-	return store_reader_open(store_dir, &r, store_reason) == 0 && store_reader_entry(r, 1, &e) == 0;
+	return reader_told(fd, store_reader_open(store_dir, &r, store_reason) == 0 &&
+				       store_reader_entry(r, 1, &e) == 0);
 }
 
 /* A program that knows nothing of ours: it stays in its transaction. */
-static bool reader_stays(void)
+static int reader_stays(const char *fd)
 {
 	MDB_env *env;
 	MDB_txn *txn;
-	return store_open_reading(store_dir, 1ull << 30, true, &env, store_reason) == 0 &&
-	       mdb_txn_begin(env, NULL, MDB_RDONLY, &txn) == 0;
+	return reader_told(fd, store_open_reading(store_dir, 1ull << 30, true, &env, store_reason) == 0 &&
+				       mdb_txn_begin(env, NULL, MDB_RDONLY, &txn) == 0);
 }
 
 /* In a child, beside the writer; it lives until it is killed. */
-static pid_t reader_begin(bool (*read)(void), int *ready)
+static pid_t reader_begin(const char *how, int *ready)
 {
 	int fds[2];
+	char number[16];
 	CHECK(pipe(fds) == 0);
-	fflush(stdout);
-	const pid_t pid = fork();
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		const char word = read() ? 'y' : 'n';
-		CHECK(write(fds[1], &word, 1) == 1);
-		for (;;)
-			pause();
-	}
+	snprintf(number, sizeof number, "%d", fds[1]);
+	const pid_t pid = dir_child(how, number);
 	close(fds[1]);
 	*ready = fds[0];
 	return pid;
@@ -268,7 +273,7 @@ static void readers(void)
 	o.readers_ms = 50;
 	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
 	growth(s, &step, 50);
-	pid_t pid = reader_begin(reader_pauses, &ready);
+	pid_t pid = reader_begin("pauses", &ready);
 	REQUIRE(read(ready, &word, 1) == 1);
 	EXPECT_EQ(word, 'y');
 	const off_t paused = growth(s, &step, 200);
@@ -276,7 +281,7 @@ static void readers(void)
 	growth(s, &step, 2);
 	EXPECT_EQ(store_reader_stays(s), 0);
 	reader_end(pid, ready);
-	pid = reader_begin(reader_stays, &ready);
+	pid = reader_begin("stays", &ready);
 	REQUIRE(read(ready, &word, 1) == 1);
 	EXPECT_EQ(word, 'y');
 	const off_t held = growth(s, &step, 200);
@@ -311,7 +316,7 @@ static void reader_ended(void)
 	o.reader_stay_ms = 200;
 	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
 	growth(s, &step, 50);
-	const pid_t pid = reader_begin(reader_stays, &ready);
+	const pid_t pid = reader_begin("stays", &ready);
 	REQUIRE(read(ready, &word, 1) == 1);
 	EXPECT_EQ(word, 'y');
 	const uint64_t from = store_clock_ns(CLOCK_MONOTONIC);
@@ -337,6 +342,21 @@ static void reader_ended(void)
 	EXPECT_EQ(store_close(&s), 0);
 }
 
+static int reads_on(const char *none)
+{
+	struct store_reader *r;
+	static struct store_read_entry e;
+	(void)none;
+	if (store_reader_open(store_dir, &r, store_reason) != 0)
+		return 1;
+	/* It does something with what it finds: on a busy machine it is then sent to wait there, and
+	   not in the middle of a look. */
+	for (unsigned i = 1; store_reader_entry(r, 1, &e) == 0 && e.kind == STORE_BOOT; i++)
+		if (i % 8 == 0)
+			usleep(200);
+	return 2;
+}
+
 /* A reader that goes on lets go of what it read, many times a second. */
 static void reader_moves(void)
 {
@@ -346,21 +366,7 @@ static void reader_moves(void)
 	o.readers_ms = 20;
 	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
 	growth(s, &step, 30);
-	fflush(stdout);
-	const pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0) {
-		struct store_reader *r;
-		static struct store_read_entry e;
-		if (store_reader_open(store_dir, &r, store_reason) != 0)
-			_exit(1);
-		/* It does something with what it finds: on a busy machine it is then sent to wait there, and
-		   not in the middle of a look. */
-		for (unsigned i = 1; store_reader_entry(r, 1, &e) == 0 && e.kind == STORE_BOOT; i++)
-			if (i % 8 == 0)
-				usleep(200);
-		_exit(2);
-	}
+	const pid_t pid = dir_child("reads", "");
 	wait_ms(100);
 	/* With one that stays it would be some 20,000 bytes a commit, as above. */
 	const unsigned commits = getenv("HOLDFAST_SANITIZED") ? 1500 : 4000;
@@ -374,6 +380,15 @@ static void reader_moves(void)
 	EXPECT_EQ(store_close(&s), 0);
 }
 
+static int verifies(const char *entries)
+{
+	struct store_verified v;
+	const int code = store_verify(store_dir, &v, store_reason);
+	if (code != 0)
+		printf("# %s\n", store_reason);
+	return code == 0 && v.entries >= (uint64_t)atoi(entries) ? 0 : 1;
+}
+
 /* verify beside a writer, over more entries than one transaction may see. */
 static void verified_beside(void)
 {
@@ -384,16 +399,7 @@ static void verified_beside(void)
 	for (; step <= 10000; step++)
 		REQUIRE(push_step(s, step) == 0);
 	durable_wait(s, step - 1);
-	fflush(stdout);
-	const pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0) {
-		struct store_verified v;
-		const int code = store_verify(store_dir, &v, store_reason);
-		if (code != 0)
-			printf("# %s\n", store_reason);
-		_exit(code == 0 && v.entries >= 10001 ? 0 : 1);
-	}
+	const pid_t pid = dir_child("verifies", "10001");
 	int status = -1;
 	while (waitpid(pid, &status, WNOHANG) == 0)
 		push_step(s, ++step);
@@ -413,12 +419,13 @@ static int entry_slow(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], c
 	return 0;
 }
 
-static int walk_slowly(void)
+static int walk_slowly(const char *none)
 {
 	struct store_disk disk;
 	struct store_walk walk;
 	uint64_t seen = 0;
 	bool live;
+	(void)none;
 	int code = store_disk_lock(store_dir, &disk, &live, store_reason);
 	if (code == 0 && live)
 		code = store_open_reading(store_dir, 1ull << 30, true, &disk.env, store_reason);
@@ -445,11 +452,7 @@ static void verified_slowly(void)
 		REQUIRE(push_step(s, step) == 0);
 	for (unsigned i = 0; i < 5000 && store_archived(s) < 1800; i++)
 		wait_ms(1);
-	fflush(stdout);
-	const pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0)
-		_exit(walk_slowly());
+	const pid_t pid = dir_child("walks slowly", "");
 	int status = -1;
 	while (waitpid(pid, &status, WNOHANG) == 0) {
 		push_step(s, step++);
@@ -472,6 +475,20 @@ static int keep_wait(struct store *s, uint32_t number, const void *value, size_t
 	return err;
 }
 
+static int verifies_rows(const char *none)
+{
+	int bad = 0;
+	(void)none;
+	for (unsigned i = 0; i < 8; i++) {
+		struct store_verified v;
+		const int code = store_verify(store_dir, &v, store_reason);
+		if (code != 0)
+			printf("# %s\n", store_reason);
+		bad += code != 0 || v.rows < 39 * 256;
+	}
+	return bad != 0;
+}
+
 /* verify beside a writer that changes rows and values, of which there are more than one transaction sees. */
 static void verified_rows(void)
 {
@@ -492,20 +509,7 @@ static void verified_rows(void)
 		EXPECT_EQ(push_wait(s, &end), 0);
 	}
 	EXPECT(durable_wait(s, end.step));
-	fflush(stdout);
-	const pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0) {
-		int bad = 0;
-		for (unsigned i = 0; i < 8; i++) {
-			struct store_verified v;
-			const int code = store_verify(store_dir, &v, store_reason);
-			if (code != 0)
-				printf("# %s\n", store_reason);
-			bad += code != 0 || v.rows < 39 * 256;
-		}
-		_exit(bad != 0);
-	}
+	const pid_t pid = dir_child("verifies rows", "");
 	int status = -1;
 	for (uint32_t i = 0; waitpid(pid, &status, WNOHANG) == 0; i++) {
 		/* Rows come and change, values go and come. */
@@ -530,8 +534,13 @@ static void in_dir(void (*test)(void), const char *what)
 	dir_drop();
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	static const struct dir_job jobs[] = {
+		{"pauses", reader_pauses}, {"stays", reader_stays}, {"reads", reads_on}, {"verifies", verifies},
+		{"walks slowly", walk_slowly}, {"verifies rows", verifies_rows},
+	};
+	dir_jobs(argc, argv, jobs, sizeof jobs / sizeof jobs[0]);
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
 	in_dir(map_grows, "the map grows while it is written and read");
 	in_dir(batch_too_large, "a batch larger than the map is tried again in a larger one");

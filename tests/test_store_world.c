@@ -165,24 +165,25 @@ static void flush_stalls(void)
 	EXPECT_EQ(v.entries, step + 1 + 2); /* and the boot and the end */
 }
 
+static int opens_inside(const char *none)
+{
+	struct store *other;
+	(void)none;
+	if (unshare(CLONE_NEWPID) != 0)
+		return 77;
+	const pid_t inside = fork(); /* process 1 there */
+	if (inside == 0)
+		_exit(getpid() == 1 && dir_open(&other) == -ERR_IN_USE ? 0 : 1);
+	int status;
+	return inside > 0 && waitpid(inside, &status, 0) == inside && WIFEXITED(status) ? WEXITSTATUS(status) : 1;
+}
+
 /* Process numbers mean nothing to it. */
 static void name_space(void)
 {
-	struct store *s, *other;
+	struct store *s;
 	REQUIRE(dir_open(&s) == 0);
-	fflush(stdout);
-	const pid_t pid = fork();
-	REQUIRE(pid >= 0);
-	if (pid == 0) {
-		if (unshare(CLONE_NEWPID) != 0)
-			_exit(77);
-		const pid_t inside = fork(); /* process 1 there */
-		if (inside == 0)
-			_exit(getpid() == 1 && dir_open(&other) == -ERR_IN_USE ? 0 : 1);
-		int status;
-		_exit(inside > 0 && waitpid(inside, &status, 0) == inside && WIFEXITED(status) ? WEXITSTATUS(status)
-												: 1);
-	}
+	const pid_t pid = dir_child("opens inside", "");
 	int status;
 	REQUIRE(waitpid(pid, &status, 0) == pid);
 	if (WIFEXITED(status) && WEXITSTATUS(status) == 77)
@@ -194,17 +195,17 @@ static void name_space(void)
 	EXPECT_EQ(store_close(&s), 0);
 }
 
-/* In a child: LMDB's own copy, as its tool makes it, into a folder of its own. */
+/* LMDB's own copy, as its tool makes it, into a folder of its own. */
+static int copies(const char *to)
+{
+	MDB_env *env;
+	return mdb_env_create(&env) == 0 && mdb_env_set_maxdbs(env, 16) == 0 &&
+	       mdb_env_open(env, store_dir, MDB_RDONLY, 0600) == 0 && mdb_env_copy2(env, to, 0) == 0 ? 0 : 1;
+}
+
 static bool copy_made(const char *to)
 {
-	fflush(stdout);
-	const pid_t pid = fork();
-	CHECK(pid >= 0);
-	if (pid == 0) {
-		MDB_env *env;
-		_exit(mdb_env_create(&env) == 0 && mdb_env_set_maxdbs(env, 16) == 0 &&
-		      mdb_env_open(env, store_dir, MDB_RDONLY, 0600) == 0 && mdb_env_copy2(env, to, 0) == 0 ? 0 : 1);
-	}
+	const pid_t pid = dir_child("copies", to);
 	int status;
 	return waitpid(pid, &status, 0) == pid && WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
@@ -381,8 +382,10 @@ static void crafted(void)
 	EXPECT_EQ(dir_try(), 0);
 }
 
-int main(void)
+int main(int argc, char **argv)
 {
+	static const struct dir_job jobs[] = {{"opens inside", opens_inside}, {"copies", copies}};
+	dir_jobs(argc, argv, jobs, sizeof jobs / sizeof jobs[0]);
 	setvbuf(stdout, NULL, _IOLBF, 0); /* nothing is left in it for a child to print again */
 	dir_run(last_words, "two last words at once, and kills while they become entries: each is one, once");
 	dir_run(flush_stalls, "a flush that does not come back: pushing never waits, and has a bound");

@@ -74,10 +74,13 @@ def longer():
     a, blob = ask(words(20), max_tokens=900, ignore_end=True)
     channel = wire.begin("session.turn", a, blob, sess=wire.open())
     assert wire.expect(ar1.ACCEPTED)[1] == channel
-    time.sleep(2 * ar1.SLOW)
-    other = Wire(daemon.endpoint)
+    other, sampled = Wire(daemon.endpoint), [0, 1]
+    while sampled[-1] != sampled[-2]:
+        time.sleep(0.3)
+        sampled.append(other.ok("health")["r"]["tokens_sampled"])
+    time.sleep(2)
     health = other.ok("health")["r"]
-    assert health["turns_running"] == 1 and 0 < health["tokens_sampled"] < 900, health
+    assert health["turns_running"] == 1 and 0 < health["tokens_sampled"] < 900, (health, sampled)
     wire.send(ar1.CANCEL, channel, {})
     end = wire.expect(ar1.END)[3]
     assert end["status"] == "cancelled" and "err" not in end, end
