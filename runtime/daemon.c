@@ -177,7 +177,7 @@ static int prefill_choose(struct daemon *d, struct forward_options *f, struct pl
 	const bool bf16 = d->options.prefill == PREFILL_BF16;
 	log_say(LOG_NOTICE, "--prefill-weights auto: %s: given tokens take a copy of the weights (%.1f MiB): "
 		"faster, and perplexity is %s; --prefill-weights same if it must not be", bf16 ? "bf16" : "int8",
-		mib(more), bf16 ? "what it was" : "some per cent higher");
+		mib(more), bf16 ? "some tenths of a per cent higher" : "some per cent higher");
 	d->limits.weights_bytes += more;
 	p->needs.weights_bytes += more;
 	return 0;
