@@ -56,8 +56,8 @@ enum kv_kind { KV_FP8, KV_INT8, KV_BF16, KV_F32 };
 enum act_kind { ACT_AUTO, ACT_F32, ACT_BF16, ACT_I8_BLOCK, ACT_I8_ROW };
 /* What the rows of given tokens (ops_row.phase 0) multiply with, in the layers' matmuls. INT8: a second
    copy of the weights in 8 bits with a scale a row, and activations in 8 bits with a scale a row; a
-   row of a sampled token, and the head, take the file's weights. BF16 and FP8 (e4m3 with a scale a row)
-   the same, where a device has them: device_isa then names whose sums they are. */
+   row of a sampled token, and the head, take the file's weights. BF16 (without scales) and FP8 (e4m3
+   with a scale a row) the same, where a device has them: device_isa then names whose sums they are. */
 enum prefill_kind { PREFILL_SAME, PREFILL_INT8, PREFILL_BF16, PREFILL_FP8 };
 enum isa { ISA_AUTO, ISA_SCALAR, ISA_AVX2, ISA_AVX512 };
 enum gate_kind { GATE_SILU, GATE_GELU };
@@ -236,9 +236,9 @@ int ops_cuda_memory(uint32_t gpu, uint64_t *free_bytes, uint64_t *total_bytes);
 enum isa ops_isa_best(void);
 int ops_isa_runs(enum isa isa);
 const char *ops_isa_name(enum isa isa);
-/* Whether this machine, under the set, multiplies faster with PREFILL_INT8's copy than with the file's
+/* Whether this machine's CPU, under the set, multiplies faster with the kind's copy than with the file's
    weights. The set must run here; ISA_AUTO is the best. */
-int ops_isa_prefill(enum isa isa);
+int ops_isa_prefill(enum isa isa, enum prefill_kind kind);
 
 /* Does `rounds` rounds of the instruction set's fastest 8-bit multiply-adds on registers, and says how
    many they were: timed, it is the bound that no matmul of this path can pass. The set must run here;

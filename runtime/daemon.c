@@ -153,32 +153,31 @@ static uint64_t plan_sum(const struct daemon *d, const struct plan *p)
 	       (p->apart ? 0 : groups_bytes(d, PLACE_HOST));
 }
 
-/* --prefill-weights auto: the copy of 8 bits, if it is faster here and there is room for it. It is not the
-   file's weights, so what was chosen is said. */
+/* --prefill-weights auto: the copy that is faster here and has room, the finer one first; it is said. */
 static int prefill_choose(struct daemon *d, struct forward_options *f, struct plan *p)
 {
+	const bool cpu = !f->device || strcmp(f->device, "cpu") == 0;
 	struct forward_needs needs;
 	char reason[MODEL_REASON_MAX];
+	uint64_t more = 0;
 	if (d->options.prefill <= PREFILL_FP8)
 		return 0;
-	d->options.prefill = PREFILL_SAME;
-	if ((f->device && strcmp(f->device, "cpu") != 0) || !ops_isa_runs(f->isa) || !ops_isa_prefill(f->isa)) {
-		log_say(LOG_NOTICE, "--prefill-weights auto: same: a copy in 8 bits is not faster here");
-		return 0;
+	for (d->options.prefill = PREFILL_BF16; d->options.prefill != PREFILL_SAME; d->options.prefill--) {
+		f->prefill = (enum prefill_kind)d->options.prefill;
+		if (!cpu || !ops_isa_runs(f->isa) || !ops_isa_prefill(f->isa, f->prefill))
+			continue;
+		TRY(forward_needs(d->model, f, &needs, reason));
+		more = needs.weights_bytes - p->needs.weights_bytes;
+		if (!p->available || plan_sum(d, p) + more <= p->available)
+			break;
 	}
-	f->prefill = PREFILL_INT8;
-	TRY(forward_needs(d->model, f, &needs, reason));
-	const uint64_t more = needs.weights_bytes - p->needs.weights_bytes;
-	if (p->available && plan_sum(d, p) + more > p->available) {
-		log_say(LOG_NOTICE, "--prefill-weights auto: same: there is no room for a copy of %.1f MiB",
-			mib(more));
-		return 0;
-	}
-	log_say(LOG_NOTICE, "--prefill-weights auto: int8: given tokens take a copy of the weights in 8 bits "
-		"(%.1f MiB): faster, and perplexity is some per cent higher; "
-		"--prefill-weights same if it must not be",
-		mib(more));
-	d->options.prefill = PREFILL_INT8;
+	const char *const why = more ? "there is no room for a copy" : "a copy is not faster here";
+	if (d->options.prefill == PREFILL_SAME)
+		return log_say(LOG_NOTICE, "--prefill-weights auto: same: %s", why), 0;
+	const bool bf16 = d->options.prefill == PREFILL_BF16;
+	log_say(LOG_NOTICE, "--prefill-weights auto: %s: given tokens take a copy of the weights (%.1f MiB): "
+		"faster, and perplexity is %s; --prefill-weights same if it must not be", bf16 ? "bf16" : "int8",
+		mib(more), bf16 ? "some tenths of a per cent higher" : "some per cent higher");
 	d->limits.weights_bytes += more;
 	p->needs.weights_bytes += more;
 	return 0;

@@ -396,9 +396,9 @@ static int forward_begin(struct forward *f, const struct forward_options *option
 			 ops_isa_name(options->isa));
 		return -ERR_UNSUPPORTED;
 	}
-	if (options->prefill > PREFILL_INT8 && f->ops == ops_cpu()) {
-		snprintf(reason, MODEL_REASON_MAX, "the CPU has no copy of the weights in bf16 or fp8 for given "
-			 "tokens; --prefill-weights int8, or a GPU");
+	if (options->prefill > PREFILL_BF16 && f->ops == ops_cpu()) {
+		snprintf(reason, MODEL_REASON_MAX, "the CPU has no copy of the weights in fp8 for given tokens; "
+			 "--prefill-weights int8 or bf16, or a GPU");
 		return -ERR_UNSUPPORTED;
 	}
 	f->weights_bytes = weights_bytes(f->model, split, f->ops, &f->plan);

@@ -64,8 +64,8 @@ static const struct entry table[] = {
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("prefill-weights", prefill, "same|int8|bf16|fp8|auto", "same",
-	       "weights of given tokens: the file's, or a copy of 8 bits a row, on a GPU also of bf16 or fp8; "
-	       "auto: int8 if it is faster here and fits"),
+	       "weights of given tokens: the file's, or a copy in 8 bits a row or in bf16, on a GPU also in fp8; "
+	       "auto: the copy that is faster here and fits, bf16 before int8"),
 	CHOICE("integrity", integrity, "off|check|abort", "check", "page tags: what a mismatch does"),
 	CHOICE("digest", digest, "off|resume|scrub", "off",
 	       "content of full pages: compared when a turn resumes, or at rest too"),

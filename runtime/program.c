@@ -25,7 +25,7 @@ void program_flags(struct program_options *options, struct flag *flags)
 		{"act", FLAG_CHOICE, &options->act, 0, 0, "auto|f32|bf16|i8|i8-row",
 		 "precision of what enters a matmul"},
 		{"prefill-weights", FLAG_CHOICE, &options->prefill, 0, 0, "same|int8|bf16|fp8",
-		 "weights of given tokens: the file's, or a copy of 8 bits a row; a GPU also has bf16 and fp8"},
+		 "weights of given tokens: the file's, or a copy in 8 bits a row or in bf16; a GPU also has fp8"},
 		{"threads", FLAG_U32, &options->threads, 0, 256, NULL, "threads; 0: all cores"},
 		{"chunk", FLAG_U32, &options->chunk, 1, PROGRAM_CHUNK_MAX, NULL,
 		 "tokens of one step"},

@@ -273,8 +273,8 @@ static void same_bits(void)
 	};
 	enum { COUNT = 530, LAST = 6 };
 	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
-		for (int turn = KV_FP8; turn <= KV_F32 + 1; turn++) {
-			/* The last: given tokens with weights of their own. */
+		for (int turn = KV_FP8; turn <= KV_F32 + 2; turn++) {
+			/* The last two: given tokens with weights of their own. */
 			const int given = turn > KV_F32, kv = given ? KV_FP8 : turn;
 			struct device_plan p = narrow_plan();
 			const struct fixture_options o = {.matmul_type = kv % 2 ? TYPE_Q4_1
@@ -289,7 +289,7 @@ static void same_bits(void)
 			p.act = kv == KV_BF16 ? ACT_F32 : ACT_I8_BLOCK;
 			p.group[0].page_count = 128;
 			if (given) {
-				p.prefill = PREFILL_INT8;
+				p.prefill = turn == KV_F32 + 1 ? PREFILL_INT8 : PREFILL_BF16;
 				p.width = 64;
 			}
 			text_make(5, p.vocab);

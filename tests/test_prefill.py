@@ -1,4 +1,4 @@
-"""Given tokens with weights of their own (--prefill-weights int8): what is computed again has, token for token,
+"""Given tokens with weights of their own (--prefill-weights int8 and bf16): what is computed again has, token for token,
 the plan that it had at first, so a session that lost its pages goes on with the same bits; and a page of another
 session, or of the disk tier, serves only where its tokens came in the same way."""
 import json
@@ -9,7 +9,7 @@ from ar1 import BUILD, Tap, Wire
 from daemon_rig import FOLDER, MODEL, Daemon, balanced, finish, left_clean, same, words
 
 OPTIONS = ("--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96", "--strikes", "0")
-INT8 = ("--prefill-weights", "int8")
+INT8, BF16 = ("--prefill-weights", "int8"), ("--prefill-weights", "bf16")
 
 
 def start(*options, **keys):
@@ -66,10 +66,10 @@ def play(wire, given, tail):
     return (first, second), replies
 
 
-def shared_is_the_same(wire):
+def shared_is_the_same(wire, kind=INT8):
     """What two sessions were given alike is shared; what the first one sampled is not the second one's."""
     given, tail = words(200), words(30)
-    daemon = Daemon(MODEL, *OPTIONS, *INT8)
+    daemon = Daemon(MODEL, *OPTIONS, *kind)
     sessions, replies = play(Wire(daemon.endpoint), given, tail)
     _, wanted = play(wire, given, tail)
     for reply, right in zip(replies, wanted):
@@ -108,12 +108,26 @@ def auto_says_what_it_chose(_):
     assert plain["prefill_weights"] == "same" and not said, said
     auto, said = plan("--prefill-weights", "auto")
     assert said.count("\n") == 1 and f"--prefill-weights auto: {auto['prefill_weights']}: " in said, said
-    if auto["prefill_weights"] == "int8":
+    if auto["prefill_weights"] != "same":
         assert "perplexity" in said and auto["weights_bytes"] > plain["weights_bytes"], auto
+        assert plan("--prefill-weights", auto["prefill_weights"])[0]["weights_bytes"] == auto["weights_bytes"], auto
     for isa in ("scalar", "avx2"):
         done, said = plan("--prefill-weights", "auto", "--isa", isa)
         assert done["prefill_weights"] == "same" and "not faster here" in said, said
         assert done["weights_bytes"] == plain["weights_bytes"]
+
+
+def halves_are_the_same(_):
+    """The copy in bf16 is under the same rules, is another plan, and one of fp8 is refused with the reason."""
+    daemon = start(*BF16)
+    wire = Wire(daemon.endpoint)
+    again_is_the_same(wire)
+    shared_is_the_same(wire, BF16)
+    left_clean(daemon)
+    none = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, *OPTIONS, "--prefill-weights", "fp8", "--listen",
+                           f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/none"], stderr=subprocess.PIPE, text=True, timeout=60,
+                          check=False)
+    assert none.returncode != 0 and "the CPU has no copy of the weights in fp8" in none.stderr, none.stderr
 
 
 def same_is_the_default(_):
@@ -135,6 +149,7 @@ tap.run("computed again is the same, sampled tokens with the plan of sampled tok
 tap.run("a session that moved is the same", moved_is_the_same, wire)
 tap.run("what is shared between sessions came in the same way", shared_is_the_same, wire)
 tap.run("what the disk tier kept came in the same way", kept_is_the_same, wire)
+tap.run("a copy in bf16 is under the same rules", halves_are_the_same, wire)
 tap.run("auto says what it chose", auto_says_what_it_chose, wire)
 tap.run("without an option given tokens are as sampled ones", same_is_the_default, wire)
 finish(tap, daemon)

@@ -1,7 +1,7 @@
 /*
- * The copy of a weight for given tokens (PACK_I8): what it holds, the activation rows that enter it, and
- * the products of every path that runs here, bit for bit what the formulas in cpu.h say. Outputs lie
- * between guard values.
+ * The copies of a weight for given tokens (PACK_I8, PACK_BF16): what they hold, the activation rows that
+ * enter them, and the products of every path that runs here, bit for bit what the formulas in cpu.h say.
+ * Outputs lie between guard values.
  */
 #include <math.h>
 #include <stdlib.h>
@@ -68,9 +68,9 @@ static void given_case(uint32_t type, uint32_t rows, uint32_t columns)
 	int sum, differ = 0;
 	struct weight *w;
 	CHECK(pack_make(NULL, type, WEIGHT_MATMUL, rows, columns, data, &w) == 0);
-	CHECK(given_make(NULL, w, data) == 0);
+	CHECK(given_make(PREFILL_INT8, NULL, w, data) == 0);
 	CHECK(w->given != NULL);
-	EXPECT_EQ(w->given->bytes, given_bytes(type, rows, columns));
+	EXPECT_EQ(w->given->bytes, given_bytes(PREFILL_INT8, type, rows, columns));
 	for (uint32_t r = 0; r < rows; r++) {
 		quant_decode(type, data + r * w->row_bytes, columns, row);
 		wd[r] = row_round(row, columns, wq + (size_t)r * columns, &sum);
@@ -123,7 +123,131 @@ static void given_copies(void)
 	uint8_t *data = random_weight(&seed, TYPE_Q4_1, 16 * 96, 0.2f);
 	struct weight *w;
 	CHECK(pack_make(NULL, TYPE_Q4_1, WEIGHT_MATMUL, 16, 96, data, &w) == 0);
-	EXPECT(given_make(NULL, w, data) == 0 && w->given == NULL && given_bytes(TYPE_Q4_1, 16, 96) == 0);
+	EXPECT(given_make(PREFILL_INT8, NULL, w, data) == 0 && w->given == NULL &&
+	       given_bytes(PREFILL_INT8, TYPE_Q4_1, 16, 96) == 0);
+	pack_free(NULL, w);
+	free(data);
+}
+
+/* Nearest even by comparing the two neighbours; what is small is 0. */
+static float near_bf16(float x)
+{
+	uint32_t u;
+	memcpy(&u, &x, 4);
+	if ((u & 0x7fffffff) >= 0x7f800000)
+		return x;
+	const uint32_t low = u & 0xffff0000, high = low + 0x10000;
+	float a, b;
+	memcpy(&a, &low, 4);
+	memcpy(&b, &high, 4);
+	const double down = fabs((double)x - (double)a), up = fabs((double)b - (double)x);
+	const int odd = (low & 0x10000) != 0;
+	const float y = isinf(b) ? ((u & 0xffff) >= 0x8000 ? b : a) : down < up || (down == up && !odd) ? a : b;
+	return fabsf(y) < 0x1p-55f ? 0 : y;
+}
+
+static float bf16_float(uint16_t h)
+{
+	const uint32_t u = (uint32_t)h << 16;
+	float x;
+	memcpy(&x, &u, 4);
+	return x;
+}
+
+/* Every bf16, each with what is around it: its neighbours in f32, and the middle to the next. */
+static void rounded_rows(void)
+{
+	static const uint32_t around[8] = {0, 1, 0x7fff, 0x8000, 0x8001, 0xffff, 0x4000, 0xc000};
+	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++) {
+		int wrong = 0;
+		for (uint32_t high = 0; high < 0x10000; high += 8) {
+			float x[64];
+			uint16_t h[66];
+			h[64] = h[65] = 0x1234;
+			for (uint32_t i = 0; i < 64; i++) {
+				const uint32_t u = (high + i / 8) << 16 | around[i % 8];
+				memcpy(&x[i], &u, 4);
+			}
+			leaves[isa].round_row(x, 64, h);
+			for (uint32_t i = 0; i < 64; i++)
+				wrong += isnan(x[i]) ? !isnan(bf16_float(h[i])) : bf16_float(h[i]) != near_bf16(x[i]);
+			wrong += h[64] != 0x1234 || h[65] != 0x1234;
+		}
+		if (!EXPECT(wrong == 0))
+			printf("# %s: %d\n", ops_isa_name(isa), wrong);
+	}
+}
+
+/* One result as cpu.h has it. */
+static float bf16_dot(const float *w, const float *x, uint32_t n)
+{
+	volatile float acc = 0, part[2];
+	for (uint32_t k = 0; k < n; k += 32) {
+		part[0] = part[1] = 0;
+		for (uint32_t i = 0; i < 32; i++) {
+			const volatile float product = w[k + i] * x[k + i];
+			part[i % 2] += product;
+		}
+		const volatile float both = part[0] + part[1];
+		acc += both;
+	}
+	return acc;
+}
+
+static void bf16_case(uint32_t type, uint32_t rows, uint32_t columns, float scale)
+{
+	static const uint32_t parts[][2] = {{0, 1}, {3, 2}, {1, 3}, {2, 7}, {0, 8}, {5, 16}, {1, 33}, {0, 40}};
+	uint8_t *data = random_weight(&seed, type, (size_t)rows * columns, 0.2f);
+	float *want = take((size_t)C_MAX * rows), *x = take(C_MAX * columns);
+	float *w_rows = take((size_t)rows * columns);
+	uint16_t *h = (uint16_t *)(void *)take(C_MAX * columns);
+	struct weight *w;
+	CHECK(pack_make(NULL, type, WEIGHT_MATMUL, rows, columns, data, &w) == 0);
+	CHECK(given_make(PREFILL_BF16, NULL, w, data) == 0);
+	CHECK(w->given != NULL);
+	EXPECT_EQ(w->given->bytes, given_bytes(PREFILL_BF16, type, rows, columns));
+	for (uint32_t r = 0; r < rows; r++)
+		quant_decode(type, data + r * w->row_bytes, columns, w_rows + (size_t)r * columns);
+	for (uint32_t k = 0; k < rows * columns; k++)
+		w_rows[k] = near_bf16(w_rows[k]);
+	for (uint32_t k = 0; k < C_MAX * columns; k++) {
+		x[k] = k / columns == 2 ? 0 : scale * random_normal(&seed);
+		if (k % 7 == 0)
+			x[k] *= 0x1p-54f; /* some are small, and then none at all */
+	}
+	for (uint32_t c = 0; c < C_MAX; c++)
+		leaves[ISA_SCALAR].round_row(x + c * columns, columns, h + c * columns);
+	for (uint32_t k = 0; k < C_MAX * columns; k++)
+		x[k] = near_bf16(x[k]);
+	for (uint32_t c = 0; c < C_MAX; c++)
+		for (uint32_t r = 0; r < rows; r++)
+			want[c * rows + r] = bf16_dot(w_rows + (size_t)r * columns, x + c * columns, columns);
+	const struct act a = {.kind = ACT_BF16, .columns = columns, .h = h, .h_stride = columns};
+	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+		for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
+			given_judge(ops_isa_name(isa), leaves[isa].matmul[PACK_BF16], w->given, &a, parts[i][0],
+				    parts[i][1], want);
+		/* What tiles have taken the place of. */
+		if (ops_isa_runs(ISA_AVX512))
+			given_judge("registers", fast_bf16_avx512, w->given, &a, parts[i][0], parts[i][1], want);
+	}
+	pack_free(NULL, w);
+	free(data), free(want), free(w_rows), free(x), free(h);
+}
+
+static void bf16_copies(void)
+{
+	bf16_case(TYPE_Q4_1, 1, 32, 1);
+	bf16_case(TYPE_Q8_0, 17, 576, 1e6f);
+	bf16_case(TYPE_Q5_0, 33, 96, 0x1p-50f); /* products near the smallest there can be */
+	bf16_case(TYPE_BF16, 48, 2112, 1);
+	bf16_case(TYPE_Q6_K, 15, 256, 1);
+	bf16_case(TYPE_F32, 133, 64, 1);
+	uint8_t *data = random_weight(&seed, TYPE_F32, 16 * 48, 0.2f);
+	struct weight *w;
+	CHECK(pack_make(NULL, TYPE_F32, WEIGHT_MATMUL, 16, 48, data, &w) == 0);
+	EXPECT(given_make(PREFILL_BF16, NULL, w, data) == 0 && w->given == NULL &&
+	       given_bytes(PREFILL_BF16, TYPE_F32, 16, 48) == 0);
 	pack_free(NULL, w);
 	free(data);
 }
@@ -132,5 +256,7 @@ int main(void)
 {
 	leaves_make();
 	TAP_RUN(given_copies, "copies for given tokens, bit for bit");
+	TAP_RUN(rounded_rows, "rows in bf16, for every number around each");
+	TAP_RUN(bf16_copies, "copies in bf16, bit for bit");
 	return tap_done();
 }

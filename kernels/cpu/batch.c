@@ -197,13 +197,13 @@ static uint32_t is_given(const struct device *d, uint32_t row)
 	return d->plan.prefill != PREFILL_SAME && d->rows[row].phase == 0;
 }
 
-/* Rows of one phase that follow each other, SPAN_ROWS at most. */
+/* Rows of one phase that follow each other, so many at most. */
 static void spans_cut(struct device *d)
 {
 	d->span_count = 0;
 	for (uint32_t at = 0, n; at < d->row_count; at += n) {
-		const uint32_t given = is_given(d, at);
-		for (n = 1; n < SPAN_ROWS && at + n < d->row_count; n++)
+		const uint32_t given = is_given(d, at), most = given ? GIVEN_SPAN_ROWS : SPAN_ROWS;
+		for (n = 1; n < most && at + n < d->row_count; n++)
 			if (is_given(d, at + n) != given)
 				break;
 		d->spans[d->span_count++] = (struct span){at, n, given};

@@ -22,6 +22,11 @@
  *      of q). Where da is 0 or so small that 1/da is not finite, da, s and every q are 0.
  *  i8 row (EXACT): PACK_I8 with ACT_I8_ROW: (d*da) * (float)dot, the dot over the whole row. An
  *      activation row as a block, of all its columns; s is the sum of q, not multiplied.
+ *  bf16 (EXACT): PACK_BF16 with ACT_BF16: for each 32 columns in ascending order two sums from 0, one of
+ *      the products of the even columns and one of the odd ones, in order; then acc += even + odd. That
+ *      is what AMX's tdpbf16ps does. A product of two bf16 is exact in f32, so a fused multiply-add and
+ *      one apart are the same. Values are rounded to nearest even, and what is then below 2^-55 is 0: no
+ *      product or sum is subnormal, which some instructions take for 0 and some do not.
  *  norm: r = 1 / sqrt(sum / (float)n + epsilon); out = (x * r) * w, each step rounded to f32.
  *  8-bit K and V: the scale bytes as below, from bits; FP8 takes x * 2^-e (exact), INT8 the quotient
  *      x / scale, rounded to nearest even and held within -127 .. 127.
@@ -60,12 +65,14 @@ enum { PACK_ROWS = 16, ACT_BLOCK = 32 };
    PACK_K6   3392 bytes: f16 d[16], 32 unused, then for each 16 columns sc[16] (signed bytes), then for
              each 32 columns 4 lines of nibbles and 2 of what is above them: in line h, bits 2g and
              2g+1 of byte r*4+j belong to column 16h+4g+j. Q6_K with `zero` 32.
-   The copy for given tokens (PREFILL_INT8), of any type, columns a multiple of 64 and not in blocks:
-   PACK_I8   f32 d[16], then for each 4 columns a line of 64 bytes, as PACK_Q8's. d is the row's largest
-             magnitude / 127, a value q = nearest even of w * (1/d), all as for an activation row. */
+   The copies for given tokens, of any type and not in blocks:
+   PACK_I8   PREFILL_INT8, columns a multiple of 64: f32 d[16], then for each 4 columns a line of 64
+             bytes, as PACK_Q8's. d is the row's largest magnitude / 127, a value q = nearest even of
+             w * (1/d), all as for an activation row.
+   PACK_BF16 PREFILL_BF16, columns a multiple of 32: for each 2 columns a line of 64 bytes, in it [row][2]. */
 enum pack {
 	PACK_Q4, PACK_Q8, PACK_F32, PACK_RAW, PACK_HALF, PACK_Q5, PACK_T4, PACK_K4, PACK_K5, PACK_K6,
-	PACK_I8,
+	PACK_I8, PACK_BF16,
 	PACK_COUNT
 };
 
@@ -97,12 +104,13 @@ struct weight {
 
 /* Rows of activations, in the precision of the path. With ACT_F32 only x is used. */
 struct act {
-	/* ACT_F32 or ACT_I8_BLOCK (the two others are made into f32 rows); ACT_I8_ROW for PACK_I8, which
-	   takes no other: d and s of a row are then the first of its block_stride. */
+	/* ACT_F32 or ACT_I8_BLOCK (the two others are made into f32 rows); for PACK_I8 only ACT_I8_ROW: d and
+	   s of a row are then the first of its block_stride; for PACK_BF16 only ACT_BF16. */
 	uint32_t kind;
 	uint32_t columns;
 	const float *x; size_t x_stride;        /* floats */
 	const int8_t *q; size_t q_stride;       /* bytes; column order as in x */
+	const uint16_t *h; size_t h_stride;     /* ACT_BF16: values */
 	const float *d, *s; size_t block_stride; /* one per block of 32; floats per row */
 };
 
@@ -146,6 +154,8 @@ struct leaf {
 	void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
 	/* The same with one scale for the row: *d, and the sum of q in *s. EXACT. */
 	void (*quantise_row)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
+	/* One row to bf16, for PACK_BF16; n a multiple of 32, h not in x. EXACT. */
+	void (*round_row)(const float *x, uint32_t n, uint16_t *h);
 	/* out = silu(gate) * up, and gelu (tanh form); out may be gate. An element's bits do not
 	   depend on where it stands. */
 	void (*gate[2])(const float *gate, const float *up, uint32_t n, float *out);

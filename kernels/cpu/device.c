@@ -115,8 +115,8 @@ struct piece {
 	int slab;
 };
 
-/* Those of pieces_list: 17 of every device, 3 of one of several ranks. */
-enum { PIECES_MAX = BUFFER_COUNT + 17 + ROPE_SETS + 3 + 2 * OPS_GROUP_MAX };
+/* Those of pieces_list: 18 of every device, 3 of one of several ranks. */
+enum { PIECES_MAX = BUFFER_COUNT + 18 + ROPE_SETS + 3 + 2 * OPS_GROUP_MAX };
 
 struct pieces {
 	struct piece list[PIECES_MAX];
@@ -142,6 +142,7 @@ static void pieces_list(struct device *d, struct pieces *all)
 	piece_put(all, &d->product, rows * p->width * f, 0);
 	piece_put(all, &d->act_x, act * f, 0);
 	piece_put(all, &d->act_q, act, 0);
+	piece_put(all, &d->act_h, p->prefill == PREFILL_BF16 ? act * sizeof *d->act_h : 0, 0);
 	piece_put(all, &d->act_d, act / ACT_BLOCK * f, 0);
 	piece_put(all, &d->act_s, act / ACT_BLOCK * f, 0);
 	piece_put(all, &d->block[0], d->block_bytes, 0);
@@ -251,7 +252,7 @@ static int cpu_device_open(const struct device_plan *plan, struct device **out)
 		return -ERR_OUT_OF_RANGE;
 	if (plan->ranks > 1 && !plan->collective)
 		return -ERR_BAD_ARG;
-	if ((plan->isa != ISA_AUTO && !ops_isa_runs(plan->isa)) || plan->prefill > PREFILL_INT8)
+	if ((plan->isa != ISA_AUTO && !ops_isa_runs(plan->isa)) || plan->prefill > PREFILL_BF16)
 		return -ERR_UNSUPPORTED;
 	struct device *d = calloc(1, sizeof *d);
 	if (!d)
@@ -289,9 +290,7 @@ static int cpu_weight_make(struct device *d, uint32_t type, enum weight_use use,
 			   struct weight **out)
 {
 	TRY(pack_make(&d->chunks, type, use, rows, columns, data, out));
-	const int err = use == WEIGHT_PHASED && d->plan.prefill == PREFILL_INT8
-				? given_make(&d->chunks, *out, data)
-				: 0;
+	const int err = use == WEIGHT_PHASED ? given_make(d->plan.prefill, &d->chunks, *out, data) : 0;
 	if (err != 0) {
 		pack_free(&d->chunks, *out);
 		*out = NULL;
@@ -322,8 +321,8 @@ static uint64_t cpu_weight_bytes(const struct weight *weight)
 static uint64_t cpu_weight_needs(const struct device_plan *plan, uint32_t type, enum weight_use use,
 				 uint32_t rows, uint32_t columns)
 {
-	const int given = use == WEIGHT_PHASED && plan->prefill == PREFILL_INT8;
-	return pack_bytes(type, use, rows, columns) + (given ? given_bytes(type, rows, columns) : 0);
+	return pack_bytes(type, use, rows, columns) +
+	       (use == WEIGHT_PHASED ? given_bytes(plan->prefill, type, rows, columns) : 0);
 }
 
 static int cpu_weight_rows(struct device *d, const struct weight *w, uint32_t row_first,
@@ -418,13 +417,15 @@ const struct ops *ops_cpu(void)
 	return &table;
 }
 
-/* tests/bench/bench_leaves: what AVX2 has for it, with AVX-VNNI too, is slower than the blocks' dots. */
-int ops_isa_prefill(enum isa isa)
+/* tests/bench/bench_leaves: what AVX2 has for 8 bits, with AVX-VNNI too, is slower than the blocks' dots, and
+   so is bf16 on registers, whatever the set. */
+int ops_isa_prefill(enum isa isa, enum prefill_kind kind)
 {
 	if (isa == ISA_AUTO)
 		isa = ops_isa_best();
 	CHECK(ops_isa_runs(isa));
-	return isa == ISA_AVX512 && __builtin_cpu_supports("avx512vnni");
+	const unsigned wanted = kind == PREFILL_INT8 ? FAST_VNNI : kind == PREFILL_BF16 ? FAST_AMX_BF16 : 0;
+	return isa == ISA_AVX512 && (fast_have_avx512() & wanted) != 0;
 }
 
 /* Four chains; each product is held, so that the compiler cannot foretell the sum. */

@@ -15,7 +15,8 @@
 enum {
 	TILE_ROWS = 16, /* rows of one sequence that attention takes together */
 	SPAN_ROWS = 64, /* activation rows of a matmul's item */
-	GIVEN_COLUMNS_MAX = 1 << 16, /* of a copy for given tokens: its sums fit 32 bits */
+	GIVEN_SPAN_ROWS = 256, /* the same with a copy for given tokens: it is wide, and read less often so */
+	GIVEN_COLUMNS_MAX = 1 << 16, /* of a copy in 8 bits for given tokens: its sums fit 32 bits */
 	ROPE_SETS = 4, /* distinct rotary parameters kept for a batch */
 	HEAD_MAX = KV_HEAD_MAX,
 	PAGE_ROOMS = 3, /* of a partition: its pages, their scales, the pages of the next one */
@@ -29,7 +30,7 @@ struct tile {
 	uint32_t sequence, row_first, row_count;
 };
 
-/* Up to SPAN_ROWS rows of one phase that enter a matmul together. */
+/* Up to SPAN_ROWS or GIVEN_SPAN_ROWS rows of one phase that enter a matmul together. */
 struct span {
 	uint32_t first, count, given;
 };
@@ -64,9 +65,10 @@ struct device {
 	size_t buffer_floats[BUFFER_COUNT];
 	float *up;      /* rows x ff */
 	float *product; /* rows x width, before a post norm */
-	/* Activations that enter a matmul: f32 rows, or i8 blocks. */
+	/* Activations that enter a matmul: f32 rows, i8 blocks or rows, bf16 rows. */
 	float *act_x, *act_d, *act_s;
 	int8_t *act_q;
+	uint16_t *act_h; /* only with PREFILL_BF16 */
 	uint32_t act_columns; /* room of a row */
 
 	/* The current batch: a copy of the block, and one being checked. */
@@ -127,8 +129,8 @@ uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t 
 void pack_free(struct chunk **chunks, struct weight *w); /* and its copy for given tokens */
 /* The copy of a weight for given tokens, from the data that the weight was made of; none where the
    columns do not allow it, and then given_bytes is 0. */
-int given_make(struct chunk **chunks, struct weight *w, const void *data);
-uint64_t given_bytes(uint32_t type, uint32_t rows, uint32_t columns);
+int given_make(enum prefill_kind kind, struct chunk **chunks, struct weight *w, const void *data);
+uint64_t given_bytes(enum prefill_kind kind, uint32_t type, uint32_t rows, uint32_t columns);
 
 static inline const float *weight_floats(const struct weight *w)
 {

@@ -30,6 +30,7 @@ void fast_wide_init_avx512(struct leaf *leaf);
 /* With AMX, for many activation rows. ready: whether the CPU, the operating system and this process have
    it; asks Linux for it. */
 int fast_amx_ready(void);
+int fast_amx_bf16_ready(void); /* tiles of bf16 too */
 void fast_amx_init(struct leaf *leaf);
 
 /* The f32 dot: PACK_F32 and PACK_HALF with both kinds of act, the others with ACT_F32. */
@@ -61,8 +62,13 @@ FAST_DOT(fast_row8_vnni_avx2);
 FAST_DOT(fast_row8_avx512);
 FAST_DOT(fast_amx_row8);
 
+/* PACK_BF16 with rows in bf16. */
+FAST_DOT(fast_bf16_avx2);
+FAST_DOT(fast_bf16_avx512);
+FAST_DOT(fast_amx_bf16);
+
 /* What a CPU with AVX-512 may have beside it; what this one has; the leaves of one that has just those. */
-enum { FAST_VNNI = 1, FAST_VBMI = 2, FAST_AMX = 4 };
+enum { FAST_VNNI = 1, FAST_VBMI = 2, FAST_AMX = 4, FAST_AMX_BF16 = 8 };
 unsigned fast_have_avx512(void);
 void fast_init_avx512(struct leaf *leaf, unsigned have);
 

@@ -70,7 +70,7 @@ INLINE void amx_dots(struct amx_room *r, const int8_t *q, size_t q_stride, uint3
 	AMX_LOAD(6, r->w[b], 64);
 	AMX_ZERO(0);
 	AMX_DOT(6, 4, 0);
-	AMX_STORE(0, r->sum[b % AMX_RING]);
+	AMX_STORE(0, r->sum[b % AMX_RING], 64);
 }
 
 #define AMX_FETCH(n) \
@@ -248,6 +248,14 @@ int fast_amx_ready(void)
 	__asm__ volatile("xgetbv" : "=a"(a), "=d"(high) : "c"(0));
 	/* Linux gives the tiles to a process that asks (arch_prctl, ARCH_REQ_XCOMP_PERM). */
 	return (a & TILES_SAVED) == TILES_SAVED && syscall(SYS_arch_prctl, PERMIT, TILE_DATA) == 0;
+}
+
+int fast_amx_bf16_ready(void)
+{
+	enum { TILE_BF16 = 1 << 22 };
+	uint32_t a, b, c, d;
+
+	return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE_BF16) && fast_amx_ready();
 }
 
 void fast_amx_init(struct leaf *leaf)

@@ -19,13 +19,16 @@ struct amx_config {
 #define AMX_ZERO(n) __asm__ volatile("tilezero %%tmm" #n ::)
 #define AMX_LOAD(n, p, stride) \
 	__asm__ volatile("tileloadd (%0,%1,1), %%tmm" #n ::"r"(p), "r"((size_t)(stride)) : "memory")
-#define AMX_STORE(n, p) \
-	__asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" ::"r"(p), "r"((size_t)64) : "memory")
+#define AMX_STORE(n, p, stride) \
+	__asm__ volatile("tilestored %%tmm" #n ", (%0,%1,1)" ::"r"(p), "r"((size_t)(stride)) : "memory")
 /* sum += activations (signed) times weights: signed, or unsigned. */
 #define AMX_DOT(weights, acts, sum) \
 	__asm__ volatile("tdpbssd %%tmm" #weights ", %%tmm" #acts ", %%tmm" #sum ::)
 #define AMX_DOT_UNSIGNED(weights, acts, sum) \
 	__asm__ volatile("tdpbsud %%tmm" #weights ", %%tmm" #acts ", %%tmm" #sum ::)
+/* Pairs of bf16, sums in f32: as cpu.h has it. */
+#define AMX_DOT_BF16(weights, acts, sum) \
+	__asm__ volatile("tdpbf16ps %%tmm" #weights ", %%tmm" #acts ", %%tmm" #sum ::)
 /* What a switch of threads would have to save is gone. */
 #define AMX_RELEASE() __asm__ volatile("tilerelease" ::)
 

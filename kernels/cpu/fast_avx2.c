@@ -280,6 +280,7 @@ void fast_plain_avx2(struct leaf *leaf)
 	leaf->matmul[PACK_Q4] = matmul_q4;
 	leaf->matmul[PACK_Q8] = matmul_q8;
 	leaf->matmul[PACK_I8] = fast_row8_avx2;
+	leaf->matmul[PACK_BF16] = fast_bf16_avx2;
 	fast_wide_init_avx2(leaf, 0);
 }
 

@@ -136,6 +136,8 @@ unsigned fast_have_avx512(void)
 		have |= FAST_VBMI;
 	if (__builtin_cpu_supports("avx512vnni"))
 		have |= FAST_VNNI | (fast_amx_ready() ? FAST_AMX : 0);
+	if (fast_amx_bf16_ready())
+		have |= FAST_AMX_BF16;
 	return have;
 }
 
@@ -144,6 +146,7 @@ void fast_plain_avx512(struct leaf *leaf)
 	leaf->matmul[PACK_Q4] = fast_q4_avx512;
 	leaf->matmul[PACK_Q8] = fast_q8_avx512;
 	leaf->matmul[PACK_I8] = fast_row8_avx512;
+	leaf->matmul[PACK_BF16] = fast_bf16_avx512;
 	fast_wide_init_avx512(leaf);
 }
 
@@ -155,6 +158,7 @@ void fast_init_avx512(struct leaf *leaf, unsigned have)
 		fast_plain_avx2(leaf); /* no CPU has the 256-bit form alone beside AVX-512 */
 	leaf->name = "avx512";
 	leaf->matmul[PACK_F32] = leaf->matmul[PACK_HALF] = fast_dot_avx512;
+	leaf->matmul[PACK_BF16] = fast_bf16_avx512;
 	fast_rows_init_avx512(leaf);
 	if (have & FAST_VBMI)
 		fast_attend_init_avx512(leaf);
@@ -163,6 +167,8 @@ void fast_init_avx512(struct leaf *leaf, unsigned have)
 		if (have & FAST_AMX)
 			fast_amx_init(leaf);
 	}
+	if (have & FAST_AMX_BF16)
+		leaf->matmul[PACK_BF16] = fast_amx_bf16;
 }
 
 void leaf_init_avx512(struct leaf *leaf)

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "kernels/cpu/fast_v16.h"
+#include "kernels/cpu/math.h"
 
 static struct v16 absolute(struct v16 x)
 {
@@ -84,6 +85,24 @@ static void quantise_row(const float *x, uint32_t n, int8_t *q, float *d, float 
 	}
 	*d = da;
 	*s = (float)sum;
+}
+
+/* Sixteen as bf16_normal has it, in the low halves of the lanes. No comparison with a NaN is true. */
+INLINE struct n16 round_16(struct v16 x)
+{
+	const struct n16 u = v16_bits(x), odd = n16_and(n16_right(u, 16), n16_set(1));
+	const struct n16 up = n16_and(n16_add(u, n16_add(odd, n16_set(0x7fff))), n16_set((int32_t)0xffff0000));
+	const struct v16 nan = n16_float(n16_or(u, n16_set(0x400000)));
+	const struct v16 y = v16_if_less(absolute(x), v16_set(INFINITY), n16_float(up),
+					 v16_if_less(v16_set(0.0f), absolute(x), x, nan));
+
+	return n16_right(v16_bits(v16_if_less(absolute(y), v16_set(BF16_LEAST), v16_set(0.0f), y)), 16);
+}
+
+static void round_row(const float *x, uint32_t n, uint16_t *h)
+{
+	for (uint32_t k = 0; k < n; k += 16)
+		n16_store_u16(h + k, round_16(v16_load(x + k)));
 }
 
 /* silu(g) = g / (1 + exp(-g)); gelu's tanh form is g / (1 + exp(-2 c (g + 0.044715 g^3))),
@@ -302,6 +321,7 @@ void FAST(fast_rows_init)(struct leaf *leaf)
 	leaf->norm = norm;
 	leaf->quantise = quantise;
 	leaf->quantise_row = quantise_row;
+	leaf->round_row = round_row;
 	leaf->gate[GATE_SILU] = gate_silu;
 	leaf->gate[GATE_GELU] = gate_gelu;
 	leaf->max = row_max;

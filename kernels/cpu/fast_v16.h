@@ -162,6 +162,16 @@ INLINE __m128i n16_to_i8(struct n16 x)
 #endif
 }
 
+/* Lanes of 0 .. 65,535 to sixteen halves. */
+INLINE void n16_store_u16(uint16_t *p, struct n16 x)
+{
+#ifdef FAST_AVX512
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm512_cvtepi32_epi16(x.a));
+#else
+	_mm256_storeu_si256((__m256i *)(void *)p, _mm256_permute4x64_epi64(_mm256_packus_epi32(x.a, x.b), 0xd8));
+#endif
+}
+
 INLINE struct v16 v16_load_f16(const void *p)
 {
 	const __m128i *h = p;

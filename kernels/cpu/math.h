@@ -1,6 +1,6 @@
 /*
  * exp in f32, plain C that a compiler can turn into vectors: the same bits for a value
- * wherever it stands in an array. Private to kernels/.
+ * wherever it stands in an array; and bf16 as the copy for given tokens has it. Private to kernels/.
  */
 #ifndef HOLDFAST_KERNELS_CPU_MATH_H
 #define HOLDFAST_KERNELS_CPU_MATH_H
@@ -26,6 +26,15 @@ FP8_INLINE float exp_f32(float x)
 	p = p * r + 1.0f;
 	p = p * r + 1.0f;
 	return p * float_from_bits((uint32_t)((int32_t)n + 127) << 23) * low;
+}
+
+/* To bf16, nearest even; below BF16_LEAST it is 0 (cpu.h says why). */
+#define BF16_LEAST 0x1p-55f
+
+FP8_INLINE uint16_t bf16_normal(float x)
+{
+	const uint16_t h = bf16_encode(x);
+	return (h & 0x7fff) < (127 - 55) << 7 ? 0 : h;
 }
 
 #endif

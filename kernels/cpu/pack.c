@@ -9,6 +9,8 @@
 
 #include "kernels/cpu/block.h"
 #include "kernels/cpu/device.h"
+#include "kernels/cpu/math.h"
+#include "kernels/cpu/nodes.h"
 #include "kernels/quant.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
@@ -63,6 +65,9 @@ void *memory_take(size_t bytes)
 	if (at + size < p + size + extra)
 		munmap(at + size, (size_t)(p + size + extra - (at + size)));
 	madvise(at, size / HUGE_BYTES * HUGE_BYTES, MADV_HUGEPAGE);
+	const uint64_t nodes = nodes_read(NODES_PATH);
+	if (nodes & (nodes - 1)) /* more than one */
+		(void)nodes_spread(nodes, at, size);
 	return at;
 }
 
@@ -190,26 +195,35 @@ uint64_t pack_bytes(uint32_t type, enum weight_use use, uint32_t rows, uint32_t 
 	return w.bytes;
 }
 
-/* Not all columns can have a copy for given tokens: whole tiles, and sums that fit 32 bits. */
-static int given_fits(uint32_t columns)
+/* Of a group; 0 where the columns can have no copy: whole tiles, and integer sums that fit 32 bits. */
+static size_t given_group_bytes(enum prefill_kind kind, uint32_t columns)
 {
-	return columns % 64 == 0 && columns <= GIVEN_COLUMNS_MAX;
+	if (kind == PREFILL_INT8 && columns % 64 == 0 && columns <= GIVEN_COLUMNS_MAX)
+		return PACK_ROWS * sizeof(float) + (size_t)columns * PACK_ROWS;
+	if (kind == PREFILL_BF16 && columns % 32 == 0)
+		return (size_t)columns * PACK_ROWS * sizeof(uint16_t);
+	return 0;
 }
 
-static size_t given_group_bytes(uint32_t columns)
+uint64_t given_bytes(enum prefill_kind kind, uint32_t type, uint32_t rows, uint32_t columns)
 {
-	return PACK_ROWS * sizeof(float) + (size_t)columns * PACK_ROWS;
-}
-
-uint64_t given_bytes(uint32_t type, uint32_t rows, uint32_t columns)
-{
-	if (weight_type_elements(type) == 0 || !given_fits(columns))
+	if (weight_type_elements(type) == 0)
 		return 0;
-	return ((uint64_t)rows + PACK_ROWS - 1) / PACK_ROWS * given_group_bytes(columns);
+	return ((uint64_t)rows + PACK_ROWS - 1) / PACK_ROWS * given_group_bytes(kind, columns);
+}
+
+/* One row of f32 values into a PACK_BF16. */
+static void given_row_bf16(const struct weight *w, uint32_t row, const float *x)
+{
+	uint8_t *line = w->data + row / PACK_ROWS * w->group_bytes + row % PACK_ROWS * 4;
+	for (uint32_t k = 0; k < w->columns; k += 2, line += 4 * PACK_ROWS) {
+		const uint16_t pair[2] = {bf16_normal(x[k]), bf16_normal(x[k + 1])};
+		memcpy(line, pair, sizeof pair);
+	}
 }
 
 /* One row of f32 values into a PACK_I8. */
-static void given_row(const struct weight *w, uint32_t row, const float *x)
+static void given_row_i8(const struct weight *w, uint32_t row, const float *x)
 {
 	uint8_t *const group = w->data + row / PACK_ROWS * w->group_bytes;
 	float largest = 0;
@@ -227,30 +241,31 @@ static void given_row(const struct weight *w, uint32_t row, const float *x)
 		}
 }
 
-int given_make(struct chunk **chunks, struct weight *w, const void *data)
+int given_make(enum prefill_kind kind, struct chunk **chunks, struct weight *w, const void *data)
 {
-	if (!given_fits(w->columns))
+	if (given_group_bytes(kind, w->columns) == 0)
 		return 0;
 	struct weight *g = calloc(1, sizeof *g);
 	float *row = malloc(w->columns * sizeof *row);
 	if (!g || !row)
 		goto out;
 	g->type = w->type;
-	g->pack = PACK_I8;
+	g->pack = kind == PREFILL_INT8 ? PACK_I8 : PACK_BF16;
 	g->rows = w->rows;
 	g->columns = w->columns;
-	g->group_bytes = given_group_bytes(w->columns);
-	g->bytes = given_bytes(w->type, w->rows, w->columns);
+	g->group_bytes = given_group_bytes(kind, w->columns);
+	g->bytes = given_bytes(kind, w->type, w->rows, w->columns);
 	if (chunks)
 		chunk_take(chunks, g);
 	else
 		g->data = memory_take(g->bytes);
 	if (!g->data)
 		goto out;
-	memset(g->data, 128, g->bytes); /* rows that pad the last group: any number will do */
+	/* Rows that pad the last group: any number will do. */
+	memset(g->data, kind == PREFILL_INT8 ? 128 : 0, g->bytes);
 	for (uint32_t i = 0; i < w->rows; i++) {
 		quant_decode(w->type, (const uint8_t *)data + i * w->row_bytes, w->columns, row);
-		given_row(g, i, row);
+		(kind == PREFILL_INT8 ? given_row_i8 : given_row_bf16)(g, i, row);
 	}
 	free(row);
 	w->given = g;

@@ -219,6 +219,49 @@ static void ref_matmul_row8(const struct weight *w, uint32_t group_first, uint32
 	}
 }
 
+static void ref_round_row(const float *x, uint32_t n, uint16_t *h)
+{
+	for (uint32_t i = 0; i < n; i++)
+		h[i] = bf16_normal(x[i]);
+}
+
+/* Two values that lie side by side, widened. */
+static void bf16_pair(const void *from, float pair[2])
+{
+	uint16_t h[2];
+	memcpy(h, from, sizeof h);
+	pair[0] = bf16_decode(h[0]);
+	pair[1] = bf16_decode(h[1]);
+}
+
+/* PACK_BF16: 16 rows of a line side by side. */
+static void ref_matmul_bf16(const struct weight *w, uint32_t group_first, uint32_t group_count,
+			    const struct act *a, uint32_t c_first, uint32_t c_count, float *out,
+			    size_t out_stride)
+{
+	for (uint32_t g = group_first; g < group_first + group_count; g++)
+		for (uint32_t c = c_first; c < c_first + c_count; c++) {
+			const uint8_t *line = w->data + g * w->group_bytes;
+			float acc[PACK_ROWS] = {0}, even[PACK_ROWS] = {0}, odd[PACK_ROWS] = {0};
+			for (uint32_t k = 0; k < w->columns; k += 2, line += 4 * PACK_ROWS) {
+				float x[2], v[2];
+				bf16_pair(a->h + c * a->h_stride + k, x);
+				for (uint32_t r = 0; r < PACK_ROWS; r++) {
+					bf16_pair(line + 4 * r, v);
+					even[r] += v[0] * x[0];
+					odd[r] += v[1] * x[1];
+				}
+				for (uint32_t r = 0; r < PACK_ROWS && k % 32 == 30; r++) {
+					acc[r] += even[r] + odd[r];
+					even[r] = odd[r] = 0;
+				}
+			}
+			const uint32_t row = g * PACK_ROWS, left = w->rows - row;
+			memcpy(out + c * out_stride + row, acc,
+			       (left < PACK_ROWS ? left : PACK_ROWS) * sizeof *acc);
+		}
+}
+
 static void ref_silu(const float *gate, const float *up, uint32_t n, float *out)
 {
 	for (uint32_t i = 0; i < n; i++)
@@ -281,9 +324,11 @@ void leaf_init_ref(struct leaf *leaf)
 	for (int pack = 0; pack < PACK_COUNT; pack++)
 		leaf->matmul[pack] = ref_matmul;
 	leaf->matmul[PACK_I8] = ref_matmul_row8;
+	leaf->matmul[PACK_BF16] = ref_matmul_bf16;
 	leaf->norm = ref_norm;
 	leaf->quantise = ref_quantise;
 	leaf->quantise_row = ref_quantise_row;
+	leaf->round_row = ref_round_row;
 	leaf->gate[GATE_SILU] = ref_silu;
 	leaf->gate[GATE_GELU] = ref_gelu;
 	leaf->attend = ref_attend;

@@ -67,15 +67,6 @@ static void heap_make(struct candidate *heap, uint32_t count)
 		sift(heap, count, i);
 }
 
-/* Takes the best off the heap. */
-static struct candidate heap_pop(struct candidate *heap, uint32_t *count)
-{
-	const struct candidate best = heap[0];
-	heap[0] = heap[--*count];
-	sift(heap, *count, 0);
-	return best;
-}
-
 static uint64_t philox(uint64_t seed, uint32_t position)
 {
 	uint32_t c[4] = {position, 0, 0, 0};
@@ -188,33 +179,76 @@ static double weight_sum(const struct work *k)
 	return sum;
 }
 
-/* Cuts to the best by key: no more than it takes for their weights to reach `enough`. At least one
-   stays. */
+enum { DIGIT_VALUES = 1 << 11 };
+
+/* In the order of the keys, none of which is below 0. */
+static uint32_t key_bits(struct candidate c)
+{
+	uint32_t bits;
+	memcpy(&bits, &c.key, sizeof bits);
+	return bits & 0x7fffffff;
+}
+
+/* What those of `from` weigh whose keys have the bits of `known` from `high` on, by the digit from `low`
+   up to there. They go to `to`, which may be `from`, in their order, if it is not NULL. */
+static uint32_t digit_weights(const struct work *k, const struct candidate *from, uint32_t count,
+			      uint32_t known, uint32_t high, uint32_t low, struct candidate *to, double *weight)
+{
+	/* Two of each, so that one sum seldom waits for the one before. */
+	double two[2][DIGIT_VALUES] = {0};
+	const uint32_t mask = (1u << (high - low)) - 1;
+	uint32_t kept = 0;
+	for (uint32_t i = 0; i < count; i++) {
+		const uint32_t key = key_bits(from[i]);
+		if ((key ^ known) >> high != 0)
+			continue;
+		two[kept % 2][key >> low & mask] += k->p[from[i].id];
+		if (to)
+			to[kept] = from[i];
+		kept++;
+	}
+	for (uint32_t i = 0; i < DIGIT_VALUES; i++)
+		weight[i] = two[0][i] + two[1][i];
+	return kept;
+}
+
+/* Cuts to the best by key: no more than it takes for their weights, none of them 0, to reach `enough`. At
+   least one stays. The key of the last is found digit by digit, and those that have it stay by their ids. */
 static void cut(struct work *k, double enough)
 {
-	double reached = 0;
-	uint32_t left = k->count;
-	struct candidate last;
-	memcpy(k->heap, k->list, k->count * sizeof *k->heap);
-	heap_make(k->heap, left);
-	do {
-		last = heap_pop(k->heap, &left);
-		reached += k->p[last.id];
-	} while (left > 0 && reached < enough);
+	static const uint32_t bounds[] = {31, 20, 9, 0};
+	double weight[DIGIT_VALUES], before = 0;
+	const struct candidate *from = k->list;
+	uint32_t count = k->count, key = 0;
+	for (int i = 0; i < 3; i++) {
+		count = digit_weights(k, from, count, key, bounds[i], bounds[i + 1], i ? k->heap : NULL, weight);
+		from = i ? k->heap : k->list;
+		double reached = before;
+		uint32_t last = 0;
+		for (uint32_t at = 0; at < DIGIT_VALUES && (reached < enough || weight[last] == 0); at++) {
+			if (weight[at] == 0)
+				continue;
+			last = at;
+			before = reached;
+			reached += weight[at];
+		}
+		key |= last << bounds[i + 1];
+	}
+	struct candidate last = from[0];
+	for (uint32_t i = 0; i < count; i++) {
+		if (key_bits(from[i]) != key)
+			continue;
+		last = from[i];
+		before += k->p[last.id];
+		if (before >= enough)
+			break;
+	}
 	keep_until(k, last);
 }
 
-/* All that are lighter than an even share of half of what top_p leaves out weigh less than that together, so
-   the others reach it, and the heap need not hold them. */
 static void top_p_cut(struct work *k)
 {
-	const double sum = weight_sum(k), light = 0.5 * (1 - k->s->top_p) * sum / k->count;
-	uint32_t kept = 0;
-	for (uint32_t i = 0; i < k->count; i++)
-		if (k->p[k->list[i].id] >= light)
-			k->list[kept++] = k->list[i];
-	k->count = kept;
-	cut(k, k->s->top_p * sum);
+	cut(k, k->s->top_p * weight_sum(k));
 }
 
 /* The same candidate in the opposite order. */

@@ -33,7 +33,7 @@ struct entry {
 	const float *norm;    /* NULL: none */
 	float epsilon;
 	uint32_t columns, count;
-	int phased; /* rows of given tokens are for weights of PACK_I8 */
+	int phased; /* rows of given tokens are for copies of the weights */
 	enum act_kind kind;
 };
 
@@ -66,6 +66,10 @@ static void entry_row(const struct entry *e, uint32_t item)
 	if (e->norm) {
 		d->leaf.norm(x, e->norm, e->columns, e->epsilon, room);
 		x = room;
+	}
+	if (e->phased && d->rows[item].phase == 0 && d->plan.prefill == PREFILL_BF16) {
+		d->leaf.round_row(x, e->columns, d->act_h + (size_t)item * d->act_columns);
+		return;
 	}
 	if (e->phased && d->rows[item].phase == 0) {
 		const size_t at = (size_t)item * (d->act_columns / ACT_BLOCK);
@@ -104,6 +108,7 @@ static struct act entry_prepare(struct entry *e)
 			.columns = e->columns,
 			.x = d->act_x, .x_stride = d->act_columns,
 			.q = d->act_q, .q_stride = d->act_columns,
+			.h = d->act_h, .h_stride = d->act_columns,
 			.d = d->act_d, .s = d->act_s,
 			.block_stride = d->act_columns / ACT_BLOCK};
 	if (!e->norm && !e->pick && !e->phased && e->kind == ACT_F32) {
@@ -178,7 +183,7 @@ static void multiply(const struct matmul *m, const struct weight *w, const struc
 	struct act a = m->a;
 	if (s->given) {
 		w = w->given;
-		a.kind = ACT_I8_ROW;
+		a.kind = w->pack == PACK_BF16 ? ACT_BF16 : ACT_I8_ROW;
 	}
 	m->d->leaf.matmul[w->pack](w, group_first, group_count, &a, s->first, s->count, out, stride);
 }

@@ -128,9 +128,10 @@ static void bench_matmul(const struct leaf *leaf, const char *name, uint32_t typ
 	free(out);
 }
 
-/* The copy for given tokens, of a Q4_1: rows of activations with one scale. */
-static void bench_given(const struct leaf *leaf, uint32_t rows, uint32_t columns)
+/* The copy for given tokens, of a Q4_1: rows of activations with one scale, or in bf16. */
+static void bench_given(const struct leaf *leaf, enum prefill_kind kind, uint32_t rows, uint32_t columns)
 {
+	const enum pack pack = kind == PREFILL_INT8 ? PACK_I8 : PACK_BF16;
 	static const uint32_t counts[] = { 1, 2, 4, 8, 16, 32, 64, 512 };
 	const size_t bytes = (size_t)rows * columns / 32 * 20;
 	uint8_t *data = room(bytes);
@@ -138,22 +139,25 @@ static void bench_given(const struct leaf *leaf, uint32_t rows, uint32_t columns
 	float *x = room(sizeof(float) * columns), *d = room(sizeof(float) * COLUMNS_MAX);
 	float *s = room(sizeof(float) * COLUMNS_MAX), *out = room(sizeof(float) * COLUMNS_MAX * rows);
 	int8_t *q = room((size_t)COLUMNS_MAX * columns);
-	const struct act a = { .kind = ACT_I8_ROW, .columns = columns, .q = q, .q_stride = columns, .d = d,
-			       .s = s, .block_stride = 1 };
+	uint16_t *h = room((size_t)COLUMNS_MAX * columns * sizeof *h);
+	const struct act a = { .kind = kind == PREFILL_INT8 ? ACT_I8_ROW : ACT_BF16, .columns = columns,
+			       .q = q, .q_stride = columns, .d = d, .s = s, .block_stride = 1, .h = h,
+			       .h_stride = columns };
 
 	memset(data, 0x39, bytes);
-	if (given_make(NULL, w, data) != 0 || !w->given)
+	if (given_make(kind, NULL, w, data) != 0 || !w->given)
 		exit(1);
 	for (size_t c = 0; c < COLUMNS_MAX; c++) {
 		for (uint32_t k = 0; k < columns; k++)
 			x[k] = noise();
 		leaf->quantise_row(x, columns, q + c * columns, d + c, s + c);
+		leaf->round_row(x, columns, h + c * columns);
 	}
-	printf("%-7s %-9s %6u x %-5u", leaf->name, "copy i8", rows, columns);
+	printf("%-7s %-9s %6u x %-5u", leaf->name, kind == PREFILL_INT8 ? "copy i8" : "copy bf16", rows, columns);
 	for (uint32_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
 		double t;
 
-		BEST(t, leaf->matmul[PACK_I8](w->given, 0, rows / PACK_ROWS, &a, 0, counts[i], out, rows));
+		BEST(t, leaf->matmul[pack](w->given, 0, rows / PACK_ROWS, &a, 0, counts[i], out, rows));
 		printf("%9.1f", (double)rows * columns * counts[i] / t * 1e-9);
 	}
 	printf("\n");
@@ -164,6 +168,7 @@ static void bench_given(const struct leaf *leaf, uint32_t rows, uint32_t columns
 	free(s);
 	free(out);
 	free(q);
+	free(h);
 }
 
 /* Attention of `rows` rows that all see the whole context, one KV head. */
@@ -257,7 +262,8 @@ static void bench(const struct leaf *leaf)
 		if (weight_type_elements(type))
 			bench_matmul(leaf, weight_type_name(type), type, ACT_I8_BLOCK, 1536, 768);
 	bench_matmul(leaf, "Q8_0", TYPE_Q8_0, ACT_I8_BLOCK, 49152, 576);
-	bench_given(leaf, 1536, 768);
+	bench_given(leaf, PREFILL_INT8, 1536, 768);
+	bench_given(leaf, PREFILL_BF16, 1536, 768);
 	bench_matmul(leaf, "F32", TYPE_F32, ACT_F32, 576, 576);
 	bench_matmul(leaf, "Q4_1 f32", TYPE_Q4_1, ACT_F32, 576, 576);
 	for (int kv = KV_FP8; kv <= KV_F32; kv++) {
