@@ -156,6 +156,11 @@ bool forward_windowed(const struct model *model)
 	return window_layers(&model->arch) > 0;
 }
 
+uint32_t forward_window_layers(const struct model *model)
+{
+	return window_layers(&model->arch);
+}
+
 /* -ERR_OUT_OF_RANGE for what the model cannot do. split: NULL for one rank. */
 static int forward_plan_make(const struct model *model, const struct forward_options *options,
 			     const struct split *split, struct device_plan *plan, char *reason)

@@ -46,6 +46,8 @@ struct forward_needs {
 
 /* Some of its layers can have pages of a window. */
 bool forward_windowed(const struct model *model);
+/* How many layers those are. */
+uint32_t forward_window_layers(const struct model *model);
 
 struct forward; /* one thread at a time */
 

@@ -125,7 +125,7 @@ static const struct entry table[] = {
 	BYTES("window-max", window_max, 1, 256 << 20, "1048576", "credit beyond what was sent"),
 	NUMBER("lease-max-ms", lease_max_ms, 0, 1ull << 40, "86400000", "longest lease"),
 	BYTES("principal-bytes", principal_bytes, 0, 1ull << 46, "0",
-	       "pinned and leased bytes of one principal; 0: no quota"),
+	       "KV bytes of one principal: granted, or to be had by running turns; 0: no quota"),
 	NUMBER("detach-ms", detach_ms, 0, 86400000, "30000",
 	       "a call with a key outlives its lost reader by so long, if it names no time"),
 	NUMBER("detach-max-ms", detach_max_ms, 0, 86400000, "600000", "longest such time that a call may name"),

@@ -23,6 +23,8 @@ int bench_main(int argc, char **argv);
    is too short for it. 0, or the exit code of a failure that was told. */
 struct bench_rates {
 	uint64_t kv_bytes_per_token;
+	uint64_t window_bytes_per_token; /* of those, in layers that see the last window_tokens only */
+	uint32_t window_tokens;
 	double decode_tps;                   /* tokens a second, alone */
 	double prefill_tps, prefill_far_tps; /* from nothing; behind far_tokens that are there */
 	uint32_t far_tokens;

@@ -34,7 +34,8 @@ struct bench {
 	bool roofline;
 	struct roofline machine;
 	struct weights_work work;
-	uint64_t kv_bytes;
+	uint64_t kv_bytes, window_bytes; /* of a token: in all layers, in those with a window */
+	uint32_t window_tokens;
 	const struct model *model;
 	struct run run;
 	uint32_t sequence_pages;
@@ -295,6 +296,13 @@ static int bench_roofline(struct bench *b)
 	return err == 0 ? 0 : program_fail(b->name, "the machine's bounds: %s", err_text(err));
 }
 
+static uint64_t token_bytes(const struct bench *b, uint32_t layers)
+{
+	const struct arch *a = &b->model->arch;
+	const uint32_t span = b->options.page_tokens;
+	return ops_page_bytes((enum kv_kind)b->options.kv, layers, a->kv_heads, a->head, span) / span;
+}
+
 /* Opens the model and fills in the figures; 0, or the exit code of a failure that was told. */
 static int bench_model(struct bench *b, const char *path)
 {
@@ -320,8 +328,9 @@ static int bench_model(struct bench *b, const char *path)
 		goto out;
 	const int err = bench_run(b);
 	code = err == 0 ? 0 : program_fail(b->name, "%s", err_text(err));
-	b->kv_bytes = ops_page_bytes((enum kv_kind)b->options.kv, model->arch.layers, model->arch.kv_heads,
-				     model->arch.head, b->options.page_tokens) / b->options.page_tokens;
+	b->kv_bytes = token_bytes(b, model->arch.layers);
+	b->window_tokens = forward_windowed(model) ? model->arch.window : 0;
+	b->window_bytes = b->window_tokens ? token_bytes(b, forward_window_layers(model)) : 0;
 	if (code == 0 && b->roofline)
 		code = bench_roofline(b);
 	if (code == 0 && b->print)
@@ -379,6 +388,8 @@ int bench_rates(const char *name, const char *path, struct bench_rates *out)
 	const int code = bench_model(b, path);
 	if (code == 0)
 		*out = (struct bench_rates){.kv_bytes_per_token = b->kv_bytes,
+					    .window_bytes_per_token = b->window_bytes,
+					    .window_tokens = b->window_tokens,
 					    .prefill_tps = b->figure[FIGURE_PREFILL],
 					    .decode_tps = b->figure[FIGURE_DECODE],
 					    .prefill_far_tps = b->figure[FIGURE_PREFILL_FAR],

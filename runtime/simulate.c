@@ -17,7 +17,8 @@ struct arguments {
 	const char *trace, *policy, *arrivals, *svg, *model;
 	const char *prefill, *decode, *knee, *host_bps, *disk_bps, *hours;
 	int format, loop;
-	uint64_t kv_bytes;
+	uint64_t kv_bytes, window_bytes;
+	uint32_t window;
 	bool json, help, search;
 };
 
@@ -90,7 +91,7 @@ static int policy_set(const char *text, struct simulate_options *o)
 	return refuse("policy", "not one of cost, lru, ttl:SECONDS, swap, none, clairvoyant");
 }
 
-enum { SIMULATE_FLAGS = 31 };
+enum { SIMULATE_FLAGS = 33 };
 
 static uint32_t flags_make(struct arguments *a, struct simulate_options *o, struct flag *flags)
 {
@@ -103,6 +104,10 @@ static uint32_t flags_make(struct arguments *a, struct simulate_options *o, stru
 		{"model", FLAG_TEXT, &a->model, 0, 0, NULL,
 		 "model file: its KV bytes a token, and rates measured now by bench"},
 		{"kv-bytes-per-token", FLAG_U64, &a->kv_bytes, 1, 1 << 30, NULL, "[65536]"},
+		{"window", FLAG_U32, &a->window, 1, 1 << 24, NULL,
+		 "positions that some layers see, the last ones [none]"},
+		{"window-kv-bytes", FLAG_U64, &a->window_bytes, 1, 1 << 30, NULL,
+		 "of a token's KV bytes, those in such layers"},
 		{"prefill-tps", FLAG_TEXT, &a->prefill, 0, 0, NULL,
 		 "prompt tokens a second in an empty context [20000]"},
 		{"decode-tps", FLAG_TEXT, &a->decode, 0, 0, NULL, "sampled tokens a second, alone [100]"},
@@ -161,6 +166,8 @@ static int machine_measure(const char *path, struct simulate_machine *machine)
 	if (code != 0)
 		return code;
 	machine->kv_bytes_per_token = rates.kv_bytes_per_token;
+	machine->window_bytes_per_token = rates.window_bytes_per_token;
+	machine->window_tokens = rates.window_tokens;
 	machine->prefill_tps = rates.prefill_tps;
 	machine->decode_tps = rates.decode_tps;
 	machine->attention_knee = 0;
@@ -169,6 +176,20 @@ static int machine_measure(const char *path, struct simulate_machine *machine)
 		machine->attention_knee = rates.far_tokens / rates.prefill_tps / more;
 	(void)program_fail("simulate", "measured: prefill %.0f tokens a second, decode %.1f, knee at %.0f tokens",
 			   machine->prefill_tps, machine->decode_tps, machine->attention_knee);
+	return 0;
+}
+
+/* A model's windows hold as long as its bytes do. */
+static int window_set(const struct arguments *a, struct simulate_machine *m)
+{
+	if (a->kv_bytes || a->window_bytes || a->window) {
+		m->window_tokens = a->window;
+		m->window_bytes_per_token = a->window_bytes;
+	}
+	if ((m->window_bytes_per_token == 0) != (m->window_tokens == 0))
+		return refuse("window", "--window-kv-bytes and --window go together");
+	if (m->window_bytes_per_token >= m->kv_bytes_per_token)
+		return refuse("window-kv-bytes", "not less than all bytes of a token");
 	return 0;
 }
 
@@ -181,6 +202,7 @@ static int options_make(const struct arguments *a, struct simulate_options *o)
 		code = machine_measure(a->model, m);
 	if (a->kv_bytes)
 		m->kv_bytes_per_token = a->kv_bytes;
+	code = code ? code : window_set(a, m);
 	code = code ? code : rate_set("prefill-tps", a->prefill, false, &m->prefill_tps);
 	code = code ? code : rate_set("decode-tps", a->decode, false, &m->decode_tps);
 	code = code ? code : rate_set("attention-knee", a->knee, true, &m->attention_knee);
@@ -236,7 +258,7 @@ int simulate_main(int argc, char **argv)
 	static const char usage[] = "--trace FILE --format FORMAT --memory BYTES [option …]";
 	struct arguments a = {.policy = "cost", .format = -1};
 	struct simulate_options o = {
-		.machine = {65536, 20000, 100, 32768, 25e9, 3e9}, .seed = 1, .page_tokens = 256, .turns = 64,
+		.machine = {65536, 0, 0, 20000, 100, 32768, 25e9, 3e9}, .seed = 1, .page_tokens = 256, .turns = 64,
 		.batch_rows = 2048, .chunk = 2048, .growth = 256, .output_max = 4096, .wait_s = 600,
 	};
 	struct flag flags[SIMULATE_FLAGS];

@@ -24,6 +24,8 @@ enum simulate_loop { LOOP_OPEN, LOOP_CLOSED };
 /* A machine: bytes of a token's K and V, rates a second, the knee in tokens (0: none). */
 struct simulate_machine {
 	uint64_t kv_bytes_per_token;
+	uint64_t window_bytes_per_token; /* of those, in layers that see the last window_tokens only; 0: none */
+	uint32_t window_tokens;
 	double prefill_tps, decode_tps, attention_knee, host_bps, disk_bps;
 };
 

@@ -105,6 +105,18 @@ void picture_close(struct picture *picture)
 
 /* Counts. */
 
+/* Of a context at rest; of layers with a window, what those keep. */
+static uint64_t context_bytes(const struct world *w, uint64_t tokens)
+{
+	const struct simulate_machine *m = &w->options->machine;
+	uint64_t bytes = tokens * m->kv_bytes_per_token;
+	if (w->limits.group_count > 1) {
+		const uint64_t kept = (uint64_t)sched_window(&w->limits, 1).rest_pages * w->limits.page_tokens;
+		bytes -= (tokens > kept ? tokens - kept : 0) * m->window_bytes_per_token;
+	}
+	return bytes;
+}
+
 /* The bytes of the client's context that are wanted: all of it in a turn, what the next prompt
    keeps in a pause, nothing after the last answer. */
 static void count_live(struct world *w, uint32_t client)
@@ -118,7 +130,7 @@ static void count_live(struct world *w, uint32_t client)
 		if (!c->admitted && tokens > c->history)
 			tokens = c->history;
 	}
-	const uint64_t bytes = tokens * w->options->machine.kv_bytes_per_token;
+	const uint64_t bytes = context_bytes(w, tokens);
 	w->live_bytes += bytes - c->live_bytes;
 	c->live_bytes = bytes;
 	if (w->live_bytes > w->report->live_peak_bytes)

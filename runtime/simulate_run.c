@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "runtime/groups.h"
 #include "runtime/simulate_inside.h"
 
 const struct trace_turn *client_turn(const struct world *w, uint32_t client, uint32_t turn)
@@ -340,31 +341,59 @@ static int limits_refuse(char *reason, const char *what)
 	return -ERR_OUT_OF_RANGE;
 }
 
+/* Layers with a window have pages of their own, if a session would ever give one up. */
+static void groups_make(const struct simulate_machine *m, struct sched_limits *l)
+{
+	const uint64_t span = l->page_tokens;
+	const uint32_t units = (l->context_tokens + l->page_tokens - 1) / l->page_tokens;
+	l->group_count = 1;
+	l->group[0].page_bytes = m->kv_bytes_per_token * span;
+	l->group[1].window_tokens = m->window_tokens;
+	if (m->window_tokens == 0 || sched_window(l, 1).turn_pages >= units) {
+		l->group[1].window_tokens = 0;
+		return;
+	}
+	l->group_count = 2;
+	l->group[1].page_bytes = m->window_bytes_per_token * span;
+	l->group[0].page_bytes -= l->group[1].page_bytes;
+}
+
+static int pages_make(const struct simulate_options *o, struct sched_limits *l, char *reason)
+{
+	const uint64_t bytes[PLACE_COUNT] = {o->memory_bytes, o->host_bytes, o->disk_bytes};
+	const uint64_t context = l->context_tokens / 4 > l->page_tokens ? l->context_tokens / 4 : l->page_tokens;
+	const uint64_t unit = l->group[0].page_bytes + l->group[1].page_bytes;
+	if (bytes[PLACE_DEVICE] < unit) {
+		snprintf(reason, TRACE_REASON_MAX, "--memory: %llu bytes hold no page of %llu",
+			 (unsigned long long)o->memory_bytes, (unsigned long long)unit);
+		return -ERR_OUT_OF_RANGE;
+	}
+	if (l->group_count > 1 && o->disk_bytes)
+		return limits_refuse(reason, "--disk: a context with windows is not kept on disk");
+	for (uint32_t place = 0; place < PLACE_COUNT; place++) {
+		uint64_t pages[2];
+		groups_share(l, context, bytes[place], place == PLACE_DEVICE ? l->batch_turns : 0, pages);
+		for (uint32_t g = 0; g < l->group_count; g++) {
+			if (pages[g] > 1u << 24)
+				return limits_refuse(reason, "more than 16777216 pages: choose larger "
+							     "--page-tokens or less memory");
+			l->group[g].page_count[place] = (uint32_t)pages[g];
+		}
+	}
+	return 0;
+}
+
 int simulate_limits(const struct simulate_options *o, const struct trace *trace,
 		    struct sched_limits *out, char *reason)
 {
-	const uint64_t page_bytes = o->machine.kv_bytes_per_token * o->page_tokens;
-	const uint64_t bytes[PLACE_COUNT] = {o->memory_bytes, o->host_bytes, o->disk_bytes};
 	uint64_t most = 2;
-	*out = (struct sched_limits){.principal_count = 1, .group_count = 1};
+	*out = (struct sched_limits){.principal_count = 1};
 	for (uint32_t i = 0; i < trace->turn_count; i++) {
 		const struct trace_turn *turn = &trace->turns[i];
 		const uint64_t tokens = (uint64_t)turn->prompt +
 			(turn->completion > o->output_max ? turn->completion : o->output_max);
 		if (tokens + 1 > most)
 			most = tokens + 1;
-	}
-	if (bytes[PLACE_DEVICE] < page_bytes) {
-		snprintf(reason, TRACE_REASON_MAX, "--memory: %llu bytes hold no page of %llu",
-			 (unsigned long long)o->memory_bytes, (unsigned long long)page_bytes);
-		return -ERR_OUT_OF_RANGE;
-	}
-	out->group[0].page_bytes = page_bytes;
-	for (uint32_t place = 0; place < PLACE_COUNT; place++) {
-		if (bytes[place] / page_bytes > 1u << 24)
-			return limits_refuse(reason, "more than 16777216 pages: choose larger --page-tokens "
-						     "or less memory");
-		out->group[0].page_count[place] = (uint32_t)(bytes[place] / page_bytes);
 	}
 	out->session_count = trace->session_count;
 	out->turn_count = trace->session_count + o->turns;
@@ -383,6 +412,8 @@ int simulate_limits(const struct simulate_options *o, const struct trace *trace,
 	out->wait_us_max = (uint64_t)o->wait_s * 1000000;
 	out->knee_tokens = (uint32_t)(o->machine.attention_knee < 1e9 ? o->machine.attention_knee : 1e9);
 	const char *field;
+	groups_make(&o->machine, out);
+	TRY(pages_make(o, out, reason));
 	if (sched_limits_check(out, &field) != 0) {
 		snprintf(reason, TRACE_REASON_MAX, "the scheduler refuses its limit %s", field);
 		return -ERR_OUT_OF_RANGE;

@@ -8,6 +8,7 @@ enum outcome { ADMIT_RUNS, ADMIT_PASSED, ADMIT_WAITS };
 
 struct answer {
 	int admitted, passed; /* passed: those behind need not wait for it */
+	int stands; /* those of its principal must, if it is due: its principal's quota would do for it alone */
 	enum wait_why why;
 	uint32_t blocker;
 	uint64_t short_bytes;
@@ -33,6 +34,15 @@ static int at_quota(const struct sched *s, uint32_t principal)
 	return most > 0 && running == most;
 }
 
+/* A running turn of the principal, of those the one admitted first; its session. */
+static uint32_t running_of(const struct sched *s, uint32_t principal)
+{
+	uint32_t at = s->running.first;
+	while (at != SCHED_NONE && session_at(s, turn_at(s, at)->session)->principal != principal)
+		at = turn_at(s, at)->link.next;
+	return at == SCHED_NONE ? SCHED_NONE : turn_at(s, at)->session;
+}
+
 /* What the turn needs beside what its session has, or beside the prefix that it takes in its place. */
 static struct need need_of(const struct sched *s, uint32_t turn, uint32_t units, const struct share *share)
 {
@@ -53,13 +63,6 @@ static struct need need_of(const struct sched *s, uint32_t turn, uint32_t units,
 	return need;
 }
 
-/* So many times what it takes to compute the rows alone; 0: no rates are known. */
-static uint64_t compute_us(const struct sched *s, uint32_t times, uint32_t rows)
-{
-	uint64_t rate = s->prefill_ns_token, most = UINT64_MAX / 4 / times / (rows ? rows : 1);
-	return (rate < most ? rate : most) * times * rows / 1000;
-}
-
 /* The unit that the turn would compute first. */
 static uint32_t prefix_next(const struct sched *s, uint32_t turn, const struct share *share)
 {
@@ -67,26 +70,49 @@ static uint32_t prefix_next(const struct sched *s, uint32_t turn, const struct s
 	return share->units ? share->units : x->resident / s->limits.page_tokens;
 }
 
-/* Until when it waits for a prefix at most: for twice the time that its prompt would take alone, and for
-   each unit that others compute meanwhile, once, for eight times that of the unit. 0: no rates are known. */
+/* Rows of prompts that were computed for the turn's principal, and for the public one. */
+static uint64_t prompt_rows(const struct sched *s, uint32_t turn)
+{
+	uint32_t own = session_at(s, turn_at(s, turn)->session)->principal, public = s->limits.public_principal;
+	uint64_t rows = principal_at(s, own)->prompt_rows;
+	return rows + (public && public != own + 1 ? principal_at(s, public - 1)->prompt_rows : 0);
+}
+
+/* Until when it waits for a prefix at most, by the rows of prompts that are computed: for twice as many as
+   its own has, and for each unit that others compute meanwhile, once, for eight times as many as that has. */
 static uint64_t prefix_until(const struct sched *s, uint32_t turn, uint32_t next)
 {
 	const struct turn *t = turn_at(s, turn);
-	uint64_t until = t->prefix_until_us, most = UINT64_MAX - 1;
-	uint64_t more = until && next > t->prefix_next
-		? compute_us(s, 8, (next - t->prefix_next) * s->limits.page_tokens)
-		: until ? 0 : compute_us(s, 2, t->prompt - session_at(s, t->session)->resident);
-	if (until == 0 && more > 0)
-		until = s->now_us;
-	return more < most - until ? until + more : most;
+	if (t->prefix_until == 0)
+		return prompt_rows(s, turn) + 2 * (uint64_t)(t->prompt - session_at(s, t->session)->resident);
+	uint32_t more = next > t->prefix_next ? next - t->prefix_next : 0;
+	return t->prefix_until + 8 * (uint64_t)more * s->limits.page_tokens;
 }
 
 /* A prefix that another turn is computing is there sooner than if this one began with it, too: the other
-   is at it. But it may be passed by other prompts, so there is an end to this. */
+   is at it. But it may be passed by other prompts, so there is an end to this. A slow machine is none: what
+   this one began would be as slow, and make the other slower. */
 static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, uint32_t next)
 {
-	uint64_t until = turn_at(s, turn)->prefix_until_us ? prefix_until(s, turn, next) : 0;
-	return until && s->now_us >= until ? SCHED_NONE : prefix_coming(s, turn, next);
+	int ended = turn_at(s, turn)->prefix_until && prompt_rows(s, turn) >= prefix_until(s, turn, next);
+	return ended ? SCHED_NONE : prefix_coming(s, turn, next);
+}
+
+/* The turn waits for its principal's quota of bytes, or for one of its principal that does, and is due. */
+static int quota_ask(const struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
+{
+	const struct turn *t = turn_at(s, turn);
+	uint32_t principal = session_at(s, t->session)->principal;
+	int never;
+	uint64_t missing = quota_short(s, t->session, units, &never);
+	if (missing == 0 && principal_at(s, principal)->short_asks != s->asks)
+		return 0;
+	answer->why = missing ? WAIT_PAGES : WAIT_TURNS;
+	answer->short_bytes = missing;
+	answer->passed = 1;
+	answer->stands = missing > 0 && !never;
+	answer->blocker = never ? SCHED_NONE : running_of(s, principal);
+	return 1;
 }
 
 /* Asks whether the turn could run now with its promise in full; changes nothing. */
@@ -94,7 +120,7 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 {
 	const struct turn *t = turn_at(s, turn);
 	const struct session *x = session_at(s, t->session);
-	struct answer answer = {0, 0, WAIT_PAGES, SCHED_NONE, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
+	struct answer answer = {0, 0, 0, WAIT_PAGES, SCHED_NONE, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
 	const struct share none = answer.share;
 	if (x->turn != turn) {
 		/* It supersedes a turn of the batch in flight, and is not the session's yet. */
@@ -113,6 +139,8 @@ static struct answer admit_ask(const struct sched *s, uint32_t turn, uint32_t un
 		answer.passed = 1;
 		return answer;
 	}
+	if (quota_ask(s, turn, units, &answer))
+		return answer;
 	CHECK(units >= x->units);
 	if (t->key_end > t->key_first)
 		answer.share = prefix_find(s, turn);
@@ -225,7 +253,7 @@ static void refuse_too_large(struct step *p)
 	}
 }
 
-static int admit_try(struct step *p, uint32_t turn, int gated)
+static int admit_try(struct step *p, uint32_t turn, int gated, int due)
 {
 	struct sched *s = p->s;
 	struct turn *t = turn_at(s, turn);
@@ -235,7 +263,7 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 		admit_gate(s, turn, units, &answer);
 	if (answer.why == WAIT_PREFIX) {
 		uint32_t awaited = prefix_next(s, turn, &answer.share);
-		t->prefix_until_us = prefix_until(s, turn, awaited);
+		t->prefix_until = prefix_until(s, turn, awaited);
 		t->prefix_next = awaited > t->prefix_next ? awaited : t->prefix_next;
 	}
 	t->prefix_units = answer.share.units;
@@ -243,6 +271,8 @@ static int admit_try(struct step *p, uint32_t turn, int gated)
 	t->answer_why = answer.why;
 	t->blocker = answer.blocker;
 	t->short_bytes = answer.short_bytes;
+	if (due && answer.stands)
+		principal_at(s, session_at(s, t->session)->principal)->short_asks = s->asks;
 	if (answer.admitted && answer.share.units)
 		prefix_take(p, turn, &answer.share);
 	if (answer.admitted)
@@ -258,7 +288,7 @@ static int admit_due(struct step *p)
 	uint32_t next;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE && order_due(s, turn); turn = next) {
 		next = turn_at(s, turn)->link.next;
-		int outcome = admit_try(p, turn, 0);
+		int outcome = admit_try(p, turn, 0, 1);
 		if (outcome == ADMIT_RUNS)
 			s->forced_us = s->now_us;
 		if (outcome == ADMIT_WAITS)
@@ -276,7 +306,8 @@ static uint32_t candidate(const struct sched *s, int warm)
 		const struct turn *t = turn_at(s, turn);
 		uint32_t principal = session_at(s, t->session)->principal;
 		uint64_t its = principal_at(s, principal)->work;
-		if (at_quota(s, principal))
+		struct answer unused;
+		if (at_quota(s, principal) || quota_ask(s, turn, turn_units(s, t->prompt, t->output_max), &unused))
 			continue;
 		if (t->asked == s->asks || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
 			continue;
@@ -300,14 +331,14 @@ static void admit_early(struct step *p)
 	struct sched *s = p->s;
 	uint32_t turn, failures = 0, coming = 0;
 	while (failures < FAILURES_MAX && coming < COMING_MAX && (turn = candidate(s, 1)) != SCHED_NONE) {
-		int fails = admit_try(p, turn, 0) != ADMIT_RUNS, waits = fails && prefix_awaited(s, turn);
+		int fails = admit_try(p, turn, 0, 0) != ADMIT_RUNS, waits = fails && prefix_awaited(s, turn);
 		coming += (uint32_t)waits;
 		failures += (uint32_t)(fails && !waits);
 	}
 	if (failures)
 		return;
 	while (failures < FAILURES_MAX && coming < COMING_MAX && (turn = candidate(s, 0)) != SCHED_NONE) {
-		int outcome = admit_try(p, turn, 1), waits = outcome != ADMIT_RUNS && prefix_awaited(s, turn);
+		int outcome = admit_try(p, turn, 1, 0), waits = outcome != ADMIT_RUNS && prefix_awaited(s, turn);
 		if (outcome == ADMIT_WAITS)
 			return;
 		coming += (uint32_t)waits;
@@ -335,11 +366,13 @@ void admit_tell(struct step *p)
 	uint32_t place = 1, before = SCHED_NONE;
 	for (uint32_t turn = s->queue.first; turn != SCHED_NONE; turn = turn_at(s, turn)->link.next) {
 		const struct turn *t = turn_at(s, turn);
-		struct answer answer = {0, 0, WAIT_TURNS, before, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
+		struct answer answer = {0, 0, 0, WAIT_TURNS, before, 0, {SCHED_NONE, 0, 0, 0, SCHED_NONE, 0}};
 		if (t->asked == s->asks) {
 			answer.why = (enum wait_why)t->answer_why;
 			answer.blocker = t->blocker;
 			answer.short_bytes = t->short_bytes;
+		} else {
+			(void)quota_ask(s, turn, turn_units(s, t->prompt, t->output_max), &answer);
 		}
 		wait_tell(p, turn, place++, &answer);
 		before = t->session;

@@ -68,7 +68,8 @@ static void pages_check(const struct sched *s, uint32_t group, struct tally *sum
 		CHECK(page->state <= PAGE_QUARANTINED);
 		CHECK(page->state != PAGE_SHARED);
 		CHECK(page->tag < s->tag_next);
-		CHECK(page->yielding <= page->owners);
+		if (page->owners > 0)
+			CHECK(page->yielding <= page->owners);
 		CHECK(page->bad == 0 || (page->bad == PAGE_LOST && page->owners > 0));
 		CHECK((page->owners > 0) == (page->state == PAGE_OWNED));
 		CHECK(!page->moving || page->state == PAGE_OWNED);
@@ -328,7 +329,8 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 		bytes += principal_at(s, i)->bytes;
 		granted += principal_at(s, i)->granted;
 		if (s->limits.principal_bytes)
-			CHECK(principal_at(s, i)->granted_bytes <= s->limits.principal_bytes);
+			CHECK(principal_at(s, i)->granted_bytes + principal_at(s, i)->running_bytes <=
+			      s->limits.principal_bytes);
 	}
 	CHECK(bytes == sum->held);
 	CHECK(granted == s->granted_units);

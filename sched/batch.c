@@ -262,6 +262,8 @@ static void result_take(struct step *p, const struct flight *f, const struct bat
 	x->resident += r->computed;
 	prefix_enter(s, f->turn, f->position / s->limits.page_tokens, x->resident / s->limits.page_tokens);
 	order_work(s, x->principal, r->computed);
+	if (f->phase == PHASE_PREFILL)
+		principal_at(s, x->principal)->prompt_rows += r->computed;
 	if (x->known < x->resident)
 		x->known = x->resident;
 	if (r->sampled) {

@@ -25,11 +25,63 @@ uint32_t retain_blocker(const struct sched *s, uint32_t session)
 	return first;
 }
 
+/* What the session's running turn may need beyond its grant: all that it will ever have, and not only what it
+   has by now, so that it never has to stand still for its principal's quota. */
+static uint64_t beyond_grant(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	if (x->state != SESSION_RUNNING)
+		return 0;
+	const struct turn *t = turn_at(s, x->turn);
+	uint32_t units = turn_units(s, t->prompt, t->output_max);
+	return units > x->granted ? window_bytes(s, units) - window_bytes(s, x->granted) : 0;
+}
+
+/* What the quota of the principal is charged with, for all its sessions but this one. */
+static uint64_t charged_beside(const struct sched *s, uint32_t session)
+{
+	const struct session *x = session_at(s, session);
+	const struct principal *owner = principal_at(s, x->principal);
+	uint64_t own = window_bytes(s, x->granted) + beyond_grant(s, session);
+	CHECK(owner->granted_bytes + owner->running_bytes >= own);
+	return owner->granted_bytes + owner->running_bytes - own;
+}
+
+/* The bytes by which a turn of so many units would exceed its principal's quota; `never`: it would even if
+   none of its other turns ran, for what is granted to them. */
+uint64_t quota_short(const struct sched *s, uint32_t session, uint32_t units, int *never)
+{
+	const struct session *x = session_at(s, session);
+	uint64_t most = s->limits.principal_bytes, own = window_bytes(s, units > x->granted ? units : x->granted);
+	*never = 0;
+	if (most == 0)
+		return 0;
+	uint64_t granted = principal_at(s, x->principal)->granted_bytes - window_bytes(s, x->granted);
+	uint64_t beside = charged_beside(s, session);
+	*never = granted + own > most;
+	return beside + own > most ? beside + own - most : 0;
+}
+
+/* The session's turn begins to run, or is about to end. */
+void quota_begin(struct sched *s, uint32_t session)
+{
+	principal_at(s, session_at(s, session)->principal)->running_bytes += beyond_grant(s, session);
+}
+
+void quota_end(struct sched *s, uint32_t session)
+{
+	struct principal *owner = principal_at(s, session_at(s, session)->principal);
+	uint64_t bytes = beyond_grant(s, session);
+	CHECK(owner->running_bytes >= bytes);
+	owner->running_bytes -= bytes;
+}
+
 static void grant_set(struct sched *s, uint32_t session, enum residency kind, uint32_t units)
 {
 	struct session *x = session_at(s, session);
 	struct principal *owner = principal_at(s, x->principal);
 	CHECK(kind != RESIDENCY_BEST_EFFORT || units == 0);
+	quota_end(s, session);
 	s->granted_units += units - x->granted;
 	owner->granted += units - x->granted;
 	owner->granted_bytes += window_bytes(s, units) - window_bytes(s, x->granted);
@@ -41,6 +93,7 @@ static void grant_set(struct sched *s, uint32_t session, enum residency kind, ui
 	if (!x->granted && units)
 		chain_push_last(s, &s->grants, LINK_GRANT, session);
 	x->granted = units;
+	quota_begin(s, session);
 	x->residency = kind;
 	timer_clear_lease(s, session);
 	x->lease_until_us = 0;
@@ -107,7 +160,7 @@ static struct offer offer_by_quota(const struct sched *s, uint32_t session, uint
 		}
 	}
 	if (s->limits.principal_bytes) {
-		uint64_t mine = principal_at(s, x->principal)->granted_bytes - window_bytes(s, x->granted);
+		uint64_t mine = charged_beside(s, session);
 		left = s->limits.principal_bytes > mine ? s->limits.principal_bytes - mine : 0;
 		left = units_within(s, left);
 		if (wanted > left) {

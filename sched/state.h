@@ -62,18 +62,21 @@ struct chain {
 };
 
 struct page {
-	uint64_t tag, doom_step;
+	uint64_t tag;
+	union {
+		uint64_t doom_step; /* DOOMED, MOVING: the step whose record must be durable before it is free */
+		struct {
+			uint32_t unit;     /* OWNED: position in the owners' tables */
+			uint32_t yielding; /* OWNED: of the owners, those that would give it up */
+		};
+	};
 	union {
 		uint32_t next;      /* FREE, DOOMED: in the list */
 		uint32_t owner_xor; /* OWNED: of the owners' indices: with one owner left, its index */
-	};
-	union {
-		uint32_t unit; /* OWNED: position in the owners' tables */
 		uint32_t copy; /* MOVING, as the source of a copy in flight: the low bits of its number */
 	};
 	uint32_t owners;    /* tables that it is in */
-	uint32_t yielding;  /* of those, the ones that would give it up */
-	uint32_t principal;
+	uint32_t principal; /* whose it is, or was last */
 	uint32_t slot;      /* where its bytes lie, in its place */
 	uint32_t partner;   /* MOVING: the page that the copy in flight fills, or the one that it filled */
 	uint8_t state;      /* FREE, OWNED, MOVING, DOOMED or QUARANTINED; SHARED is OWNED with more owners */
@@ -83,7 +86,7 @@ struct page {
 			       failed, its owners lose it when they next run */
 };
 enum { PAGE_BAD = 1, PAGE_LOST = 2 };
-_Static_assert(sizeof(struct page) <= 48, "a page's entry is small");
+_Static_assert(sizeof(struct page) <= 40, "a page's entry is small");
 
 /* A page of the first group in the table of prefixes: prefix.c. */
 struct prefix {
@@ -156,7 +159,7 @@ struct turn {
 	uint32_t key_first, key_end; /* units of the prompt of which keys are kept; none: both 0 */
 	uint32_t prefix_units; /* that were found by keys when it last asked */
 	uint32_t prefix_next;  /* the last unit that it has waited for */
-	uint64_t prefix_until_us; /* how long it does at most; 0: it has not, or no rate is known */
+	uint64_t prefix_until; /* how long it does at most, in prompt_rows; 0: it has not */
 	uint32_t origin_resident, origin_reloaded, origin_recomputed, origin_fresh;
 	struct link link; /* queue, running or free */
 	uint32_t heap_at;
@@ -165,7 +168,10 @@ struct turn {
 struct principal {
 	uint64_t bytes;
 	uint64_t work;                   /* rows computed for it, as a virtual time: see order.c */
+	uint64_t prompt_rows;            /* rows of prompts computed for it */
 	uint64_t granted_bytes;
+	uint64_t running_bytes;          /* what running turns may need beyond the grants of their sessions */
+	uint64_t short_asks;             /* when a turn of it last stood for its right to the quota: sched.asks */
 	uint32_t granted, session_count; /* granted: units */
 	uint32_t active, running;        /* turns waiting and running; running */
 	uint32_t member;                 /* one of its sessions, from 1; 0: it has none */
@@ -404,6 +410,9 @@ void retain_release(struct sched *s, uint32_t session);
 void lease_renew(struct sched *s, uint32_t session);
 void retain_expire(struct step *p, uint32_t session);
 uint32_t retain_floor(const struct session *x);
+uint64_t quota_short(const struct sched *s, uint32_t session, uint32_t units, int *never);
+void quota_begin(struct sched *s, uint32_t session);
+void quota_end(struct sched *s, uint32_t session);
 uint32_t retain_blocker(const struct sched *s, uint32_t session);
 void on_residency(struct step *p);
 

@@ -66,6 +66,7 @@ static void turn_stop(struct step *p, uint32_t turn)
 	struct turn *t = turn_at(s, turn);
 	struct session *x = session_at(s, t->session);
 	CHECK(!t->in_flight);
+	quota_end(s, t->session);
 	chain_take(s, &s->running, LINK_TURN, turn);
 	CHECK(principal_at(s, x->principal)->running > 0);
 	principal_at(s, x->principal)->running--;
@@ -230,8 +231,11 @@ static struct refusal turn_refusal(const struct sched *s, const struct event *e)
 	if (prompt + 1 > s->limits.context_tokens)
 		return refused(END_CONTEXT, ERR_CONTEXT_FULL, prompt + 1, s->limits.context_tokens);
 	uint64_t needed, limit;
-	if (!window_fits(s, turn_units(s, prompt, e->as.turn.output_max), &needed, &limit))
+	uint32_t units = turn_units(s, prompt, e->as.turn.output_max);
+	if (!window_fits(s, units, &needed, &limit))
 		return refused(END_REFUSED, ERR_NO_PAGES, needed, limit);
+	if (s->limits.principal_bytes && window_bytes(s, units) > s->limits.principal_bytes)
+		return refused(END_REFUSED, ERR_NO_PAGES, window_bytes(s, units), s->limits.principal_bytes);
 	struct room room = room_of_superseded(s, x);
 	uint32_t waiting = s->queue.count - room.places;
 	if (waiting >= s->limits.queue_turns)
@@ -350,6 +354,7 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	t->promised = claim_quantum(s, t->prompt, x->units - t->missing, t->claim);
 	ledger_move(s, ACCOUNT_DEVICE, COLUMN_RETAINED, COLUMN_RUNNING, x->here_bytes);
 	x->state = SESSION_RUNNING;
+	quota_begin(s, t->session);
 	pages_floor_set(s, t->session, FLOOR_ALL);
 	s->promised_units += t->promised;
 	s->counts.tokens_reloaded += t->origin_reloaded;

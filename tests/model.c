@@ -511,6 +511,8 @@ static void effect_admitted(struct model *m, const struct effect *f)
 		model_fail(m, "ADMITTED while draining");
 	if (model_at_quota(m, x->principal))
 		model_fail(m, "ADMITTED beyond the principal's quota");
+	if (model_quota_short(m, t, 1))
+		model_fail(m, "ADMITTED beyond the principal's quota of bytes");
 	model_order(m, turn);
 	t->index = f->turn;
 	t->running = 1;

@@ -61,7 +61,7 @@ int model_fits_beside(const struct model *m, const struct model_turn *t)
 		if (model_window(m, g) && pages > model_total(m, g))
 			return 0;
 	}
-	return model_turn_units(m, t) + others <= total_units(m);
+	return model_turn_units(m, t) + others <= total_units(m) && !model_quota_short(m, t, 0);
 }
 
 /* Too large for the group, if nothing else were there; the numbers that are told then. */
@@ -79,7 +79,9 @@ static int too_large(const struct model *m, const struct model_turn *t, uint64_t
 		*limit = model_total(m, g) * m->limits.group[g].page_bytes;
 		return 1;
 	}
-	return 0;
+	*needed = model_bytes(m, units);
+	*limit = m->limits.principal_bytes;
+	return *limit > 0 && *needed > *limit;
 }
 
 /* The turn has waited so long that it comes before all others. */
@@ -87,6 +89,21 @@ int model_due(const struct model *m, const struct model_turn *t)
 {
 	uint64_t wait = m->limits.wait_us_max, now = m->event.now_us;
 	return wait == 0 || (t->arrived_us + wait <= now && m->forced_us + wait / 4 <= now);
+}
+
+/* The turn, or one of its principal that came before it, is short of the quota. */
+static int quota_holds(const struct model *m, uint32_t turn)
+{
+	const struct model_turn *t = &m->turn[turn];
+	for (uint32_t i = 0; i < MODEL_TURNS; i++) {
+		const struct model_turn *o = &m->turn[i];
+		if (!o->live || o->running || o->arrival > t->arrival || m->session[o->session].turn != i)
+			continue;
+		if (m->session[o->session].principal == m->session[t->session].principal &&
+		    model_quota_short(m, o, 1))
+			return 1;
+	}
+	return 0;
 }
 
 /* Nobody passes a turn that arrived earlier, is its session's, fits beside the grants, and is due: of
@@ -98,7 +115,11 @@ void model_order(struct model *m, uint32_t turn)
 		const struct model_turn *t = &m->turn[i];
 		if (!t->live || t->running || m->session[t->session].turn != i || !model_fits_beside(m, t))
 			continue;
-		if (i != turn && (model_awaits(m, t) || model_at_quota(m, m->session[t->session].principal)))
+		uint32_t its = m->session[t->session].principal;
+		int others = its != m->session[m->turn[turn].session].principal;
+		if (i != turn && (model_awaits(m, t) || model_at_quota(m, its)))
+			continue;
+		if (i != turn && others && quota_holds(m, i))
 			continue;
 		if (first == SCHED_NONE || t->arrival < m->turn[first].arrival)
 			first = i;
@@ -430,7 +451,7 @@ static void promises_after(struct model *m, uint32_t yielding)
 			return;
 	}
 	int64_t taken = own_yielding(m, session);
-	if (model_awaits(m, t) || model_at_quota(m, m->session[session].principal))
+	if (model_awaits(m, t) || model_at_quota(m, m->session[session].principal) || model_quota_short(m, t, 1))
 		return;
 	if (claims_covered(m, (int64_t)cover - taken, (int64_t)now, (int64_t)claim))
 		model_fail(m, "the first turn fits, and waits");

@@ -99,6 +99,23 @@ int model_at_quota(const struct model *m, uint32_t principal)
 	return most > 0 && running >= most;
 }
 
+/* Would the turn exceed its principal's quota of bytes: beside what is granted to its other sessions, and, if
+   `running`, what their running turns may need? */
+int model_quota_short(const struct model *m, const struct model_turn *t, int running)
+{
+	uint64_t most = m->limits.principal_bytes, bytes = 0;
+	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
+		const struct model_session *x = &m->session[i];
+		if (!x->open || x->principal != m->session[t->session].principal)
+			continue;
+		const struct model_turn *its = i == t->session ? t
+			: running && x->turn != SCHED_NONE && m->turn[x->turn].running ? &m->turn[x->turn] : NULL;
+		uint32_t units = model_granted(m, x), needs = its ? model_turn_units(m, its) : 0;
+		bytes += model_bytes(m, units > needs ? units : needs);
+	}
+	return most > 0 && bytes > most;
+}
+
 /* Is a running turn about to compute what the turn needs, and told both its keys? Then it may wait for that,
    and others may pass it. */
 int model_awaits(const struct model *m, const struct model_turn *t)

@@ -79,7 +79,7 @@ static void limits_draw(struct world *w)
 	l->knee_tokens = below(w, 2) * 100;
 	l->public_principal = chance(w, 300) ? 1 + below(w, l->principal_count) : 0;
 	l->principal_turns = below(w, 4);
-	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 16));
+	l->principal_bytes = below(w, 2) * 100 * (1 + below(w, 64));
 }
 
 /* Every third world has a group with a window. Drawn aside, so that the others stay what they were. */

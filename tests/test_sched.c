@@ -410,6 +410,60 @@ static void quotas_are_per_principal(void)
 	rig_close(&r);
 }
 
+/* What running turns may need counts with what is granted; who is short waits, with the numbers, and its
+   principal's next turns behind it. */
+static void quotas_count_what_runs(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	const struct rig_turn large = {0, 32, 33, 0, 0, 0}, small = {0, 10, 2, 0, 0, 0};
+	l.principal_bytes = 6 * 1024 + 5;
+	rig_open(&r, &l);
+	uint32_t a = rig_session(&r), b = rig_session(&r), c = rig_session(&r), d = rig_session(&r);
+	uint32_t other = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
+	(void)rig_turn(&r, a, (struct rig_turn){0, 90, 8, 1, 0, 0});
+	REQUIRE(rig_effect(&r, EFFECT_END, 0));
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.err, ERR_NO_PAGES);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.needed, 7 * 1024);
+	EXPECT_EQ(rig_effect(&r, EFFECT_END, 0)->as.end.limit, 6 * 1024 + 5);
+	uint32_t first = rig_turn(&r, a, large);
+	EXPECT_EQ(rig_view(&r, a).state, SESSION_RUNNING);
+	struct rig_batch batch = rig_batch(&r);
+	uint32_t second = rig_turn(&r, b, large);
+	const struct effect *wait = rig_effect(&r, EFFECT_WAIT, 0);
+	REQUIRE(wait != NULL);
+	EXPECT_EQ(wait->as.wait.why, WAIT_PAGES);
+	EXPECT_EQ(wait->as.wait.short_bytes, 2 * 1024 - 5);
+	EXPECT_EQ(wait->as.wait.blocker, a);
+	(void)rig_turn(&r, c, small);
+	EXPECT_EQ(rig_view(&r, c).state, SESSION_WAITING);
+	(void)rig_turn(&r, other, large);
+	EXPECT_EQ(rig_view(&r, other).state, SESSION_RUNNING);
+	/* Grants have what is left; the one that runs has its own anyway. */
+	rig_residency(&r, d, RESIDENCY_PINNED, 5 * 1024, 0);
+	REQUIRE(rig_effect(&r, EFFECT_RESIDENCY, 0));
+	EXPECT_EQ(rig_effect(&r, EFFECT_RESIDENCY, 0)->as.residency.bytes, 2 * 1024);
+	EXPECT_EQ(rig_effect(&r, EFFECT_RESIDENCY, 0)->as.residency.err, ERR_LIMIT);
+	rig_residency(&r, a, RESIDENCY_PINNED, 5 * 1024, 0);
+	EXPECT_EQ(rig_effect(&r, EFFECT_RESIDENCY, 0)->as.residency.bytes, 4 * 1024);
+	rig_cancel(&r, first, END_CANCEL);
+	(void)rig_done(&r, &batch);
+	/* Now it would not fit if nothing ran, for what is granted: others pass it. */
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	EXPECT_EQ(rig_view(&r, c).state, SESSION_WAITING);
+	rig_residency(&r, a, RESIDENCY_PINNED, 3 * 1024, 0);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_WAITING);
+	EXPECT_EQ(rig_view(&r, c).state, SESSION_RUNNING);
+	struct turn_view view;
+	EXPECT_EQ(sched_turn(r.s, second, &view), 0);
+	EXPECT_EQ(view.short_bytes, 3 * 1024 - 5);
+	EXPECT_EQ(view.blocker, SCHED_NONE);
+	rig_residency(&r, a, RESIDENCY_BEST_EFFORT, 0, 0);
+	rig_residency(&r, d, RESIDENCY_BEST_EFFORT, 0, 0);
+	EXPECT_EQ(rig_view(&r, b).state, SESSION_RUNNING);
+	rig_close(&r);
+}
+
 static void a_lease_runs_out(void)
 {
 	struct rig r;
@@ -540,6 +594,7 @@ int main(void)
 	TAP_RUN(the_oldest_idle_session_gives_way, "the session used least recently gives way, from its end");
 	TAP_RUN(grants_are_kept, "grants are clipped, kept, and passed by those that fit beside them");
 	TAP_RUN(quotas_are_per_principal, "the quota is per principal");
+	TAP_RUN(quotas_count_what_runs, "the quota of bytes counts what running turns may need");
 	TAP_RUN(a_lease_runs_out, "a lease runs out on time and is told");
 	TAP_RUN(a_touch_renews_a_lease, "a touch lets it begin anew");
 	TAP_RUN(growth_is_promised_in_quanta, "growth in quanta: more run, whoever is short waits, all finish");

@@ -71,6 +71,26 @@ def by_hand():
         assert r["tokens_recomputed"] == recomputed, (seconds, r)
 
 
+def windows():
+    """Of layers with a window only what it shows is held: of 32 pages the last 3, where 512 tokens are kept."""
+    turn = {"prompt": 8191, "kept": 0, "completion": 1, "answer_ms": 0}
+    two = [{**turn, "t_ms": 0, "session": 1, "stop": "tool"}, {**turn, "t_ms": 1000, "session": 2, "stop": "end"},
+           {**turn, "t_ms": 10000, "session": 1, "stop": "end", "kept": 8191, "prompt": 8200}]
+    base = ["--format", "holdfast", *FAST, "--max-tokens", 0, "--chunk", 256, "--policy", "lru"]
+    window = ["--window", 256, "--window-kv-bytes", 400]
+    one = made([two[0], two[2]])
+    for options, page in (([], 32 * 1000), (window, 32 * 600 + 3 * 400)):
+        r = figures("--trace", one, *base, "--memory", "1G", *options)
+        assert abs(r["held_byte_seconds"] / (10 * 256 * page) - 1) < 0.02, (r["held_byte_seconds"], page)
+    for options, recomputed in (([], True), (window, False)):
+        r = figures("--trace", made(two), *base, "--memory", 14000000, *options)
+        assert r["turns_answered"] == 3 and (r["tokens_recomputed"] > 0) == recomputed, r
+    # A context that is shorter than what is kept has all its pages in one group.
+    short = [{**t, "prompt": min(t["prompt"], 700), "kept": min(t["kept"], 690)} for t in two]
+    hashes = {figures("--trace", made(short), *base, "--memory", 14000000, *o)["hash"] for o in ([], window)}
+    assert len(hashes) == 1
+
+
 def closed():
     lines = [{"t_ms": 0, "session": 1, "prompt": 1000, "kept": 0, "completion": 1000, "stop": "tool", "answer_ms": 500},
              {"t_ms": 1500, "session": 1, "prompt": 2100, "kept": 2000, "completion": 10, "stop": "end", "answer_ms": 0}]
@@ -175,6 +195,9 @@ def refuses():
             ([*weka, "--memory", "1G", "--prefill-tps", "0"], "--prefill-tps"),
             ([*weka, "--memory", "1G", "--prefill-tps", "nan"], "--prefill-tps"),
             ([*weka, "--memory", "1G", "--page-tokens", "48"], "--page-tokens"),
+            ([*weka, "--memory", "1G", "--window", "64"], "--window-kv-bytes"),
+            ([*weka, "--memory", "1G", "--window", "64", "--window-kv-bytes", 65536], "not less than all"),
+            ([*weka, "--memory", "1G", "--window", "64", "--window-kv-bytes", 60000, "--disk", "1G"], "--disk"),
             ([*weka, "--memory", "1G", "--nonsense"], "no option"), ([*weka, "--memory"], "needs a value")):
         p = run(*arguments, code=2)
         assert word in p.stderr and not p.stdout, (arguments, p.stderr)
@@ -204,6 +227,7 @@ def readme():
 
 tap = Tap()
 tap.run("figures that can be worked out by hand", by_hand)
+tap.run("layers with a window", windows)
 tap.run("open and closed loop", closed)
 tap.run("what a step takes", machine)
 tap.run("every policy on a coding trace", policies, "weka", 600 * 10**6)
