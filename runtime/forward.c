@@ -20,8 +20,8 @@
 
 /* Biases of a sampled row that a batch has room for. */
 enum { FORWARD_BIAS_MAX = 1024 };
-/* Of the page bytes; raised when their layout changes, so that kept pages are void. */
-enum { FORWARD_LAYOUT = 1 };
+/* Of the page bytes and their digests; raised when either changes, so that kept pages are void. */
+enum { FORWARD_LAYOUT = 2 };
 
 struct forward {
 	const struct model *model;

@@ -409,7 +409,7 @@ static void tags(void)
 	uint64_t before[64][2], after[2];
 	step_both(s, 3, 2);
 	for (uint32_t i = 0; i < 64; i++)
-		CHECK(gpu.ops->page_digest(gpu.device, 0, i, 16, before[i]) == 0);
+		CHECK(ops_page_digest(gpu.ops, gpu.device, 0, i, 16, before[i]) == 0);
 	/* Two of the second's pages, the later one first in no order: 38 and 40 are beyond a warp's 32. */
 	for (uint32_t i = 40; i >= 38; i -= 2) {
 		CHECK(cpu.ops->page_tags_set(cpu.device, 0, i, 1, 70 + i) == 0);
@@ -423,7 +423,7 @@ static void tags(void)
 	}
 	EXPECT(sampled[1].token == (uint32_t)OPS_NONE && sampled[0].token < p.vocab);
 	for (uint32_t i = 4; i < 50; i++) {
-		CHECK(gpu.ops->page_digest(gpu.device, 0, i, 16, after) == 0);
+		CHECK(ops_page_digest(gpu.ops, gpu.device, 0, i, 16, after) == 0);
 		EXPECT(memcmp(before[i], after, sizeof after) == 0);
 	}
 	/* A full read of attention's zeros: rows 3 .. 5 are the second's. */
@@ -464,6 +464,58 @@ static void pages_move(void)
 	EXPECT_EQ(gpu.ops->page_copy(gpu.device, 0, 0, 64), -ERR_OUT_OF_RANGE);
 	free(page);
 	both_close();
+}
+
+/* Digests of pages of noise, many at once, in two groups of unlike depth, of every number of positions. */
+static void digests(void)
+{
+	enum { PAGES = 3 };
+	for (uint32_t i = 0; i < HEAD_SHAPES; i++)
+		for (int kv = KV_FP8; kv <= KV_F32; kv++) {
+			const struct fixture_options o = {.matmul_type = TYPE_F32, .embedding_type = TYPE_F32};
+			struct device_plan p = head_plan(&head_shapes[i], kv);
+			struct ops_digest a[80], b[80];
+			uint64_t state = i;
+			if (less(i + (uint32_t)kv) || (i + (uint32_t)kv) % 2)
+				continue;
+			p.group[p.group_count] = p.group[0];
+			p.group[p.group_count++].layers = 1;
+			both_open(&p, &o, i);
+			const uint64_t bytes = ops_page_bytes(kv, FIXTURE_LAYERS, p.kv_heads, p.head, p.page_tokens);
+			uint8_t *page = malloc(bytes);
+			CHECK(page);
+			for (uint32_t g = 0; g < 2; g++)
+				for (uint32_t k = 0; k < PAGES; k++) {
+					for (size_t at = 0; at < bytes; at++)
+						page[at] = (uint8_t)random_next(&state);
+					CHECK(cpu.ops->page_write(cpu.device, g, k, page) == 0);
+					CHECK(gpu.ops->page_write(gpu.device, g, k, page) == 0);
+				}
+			free(page);
+			/* More than go at once; each number of positions of a tile, none, and all. */
+			const uint32_t count = p.page_tokens > 64 || p.head > 128 ? 20 : 80;
+			memset(a, 0, sizeof a);
+			for (uint32_t k = 0; k < count; k++) {
+				a[k].group = k / 3 % 2;
+				a[k].page = k % PAGES;
+				a[k].tokens = k < 17 ? k : k == 17 ? p.page_tokens : random_below(&state, p.page_tokens + 1);
+			}
+			memcpy(b, a, sizeof b);
+			EXPECT(cpu.ops->page_digests(cpu.device, a, count) == 0);
+			for (int order = 0; order < SEEDS; order++) {
+				hook_seed(seeds[order]);
+				EXPECT(gpu.ops->page_digests(gpu.device, b, count) == 0);
+				if (!EXPECT(memcmp(a, b, sizeof b) == 0))
+					printf("# shape %u kv %d\n", i, kv);
+				memset(b[0].digest, 0, sizeof b[0].digest);
+			}
+			b[1].tokens = p.page_tokens + 1;
+			EXPECT_EQ(gpu.ops->page_digests(gpu.device, b, 2), -ERR_OUT_OF_RANGE);
+			b[1] = (struct ops_digest){.group = 2};
+			EXPECT_EQ(gpu.ops->page_digests(gpu.device, b, 2), -ERR_OUT_OF_RANGE);
+			EXPECT_EQ(gpu.ops->page_digests(gpu.device, b, 0), 0);
+			both_close();
+		}
 }
 
 /* Weights come back as they went, for every type, and are charged as predicted. */
@@ -510,6 +562,7 @@ int main(void)
 		{tags, "a wrong tag stops one sequence and no other"},
 		{pages_move, "pages and tags"},
 		{weights, "weights come back as they went"},
+		{digests, "digests of pages: the CPU's"},
 	};
 	const char *only = getenv("HOLDFAST_CUDA_ONLY");
 	if (hook_missing())

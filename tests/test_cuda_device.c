@@ -2,6 +2,7 @@
  * Goal: the host side of the CUDA device keeps its promises. Method: the emulated runtime, which puts
  * work off until it is waited for, counts calls, and can lose its context at any of them.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -338,6 +339,76 @@ static void fault_elsewhere(void)
 	EXPECT(hook_fault() == NULL);
 }
 
+/* Pages go straight to and from memory that is pinned, and by a room elsewhere, with the same bytes; what
+   cannot be pinned is no fault of the device's. */
+static void pinned_host(void)
+{
+	const struct device_plan p = plan_small();
+	const uint64_t bytes = ops_page_bytes(p.kv, FIXTURE_LAYERS, p.kv_heads, p.head, p.page_tokens);
+	uint8_t *host = malloc(4 * bytes), *other = malloc(bytes);
+	CHECK(host && other);
+	for (int refused = 0; refused < 2; refused++) {
+		struct fixture f;
+		hook_no_pin(refused);
+		open_small(&f);
+		const size_t before = hook_pinned();
+		EXPECT_EQ(f.ops->host_pin(f.device, host, 4 * bytes), refused ? -ERR_MEMORY : 0);
+		EXPECT_EQ(hook_pinned() - before, refused ? 0 : 4 * bytes);
+		EXPECT_EQ(f.ops->host_pin(f.device, host, 4 * bytes), refused ? -ERR_MEMORY : -ERR_BAD_ARG);
+		hook_counts();
+		for (uint32_t i = 0; i < 4; i++) {
+			memset(host + i * bytes, 1 + (int)i, bytes);
+			EXPECT(f.ops->page_write(f.device, 0, i, host + i * bytes) == 0);
+			memset(host + i * bytes, 0, bytes);
+		}
+		for (uint32_t i = 0; i < 4; i++) {
+			EXPECT(f.ops->page_read(f.device, 0, i, host + (3 - i) * bytes) == 0);
+			EXPECT(f.ops->page_read(f.device, 0, i, other) == 0);
+			EXPECT(other[0] == 1 + i && memcmp(other, host + (3 - i) * bytes, bytes) == 0);
+			EXPECT(other[bytes - 1] == 1 + i);
+		}
+		EXPECT_EQ(hook_counts().pageable, 0); /* such a copy is slow, and waits */
+		fixture_close(&f);
+		EXPECT_EQ(hook_pinned(), 0);
+	}
+	hook_no_pin(0);
+	free(host);
+	free(other);
+}
+
+static void *other_thread(void *arg)
+{
+	struct fixture *f = arg;
+	const struct fixture_sequence s = {text, 0, 3, 0, 0};
+	struct ops_batch *b = fixture_block(f, &s, 1, 2);
+	struct ops_digest digest = {.tokens = 3};
+	struct ops_sampled sampled = {.token = OPS_NONE};
+	EXPECT(f->ops->page_tags_set(f->device, 0, 0, 4, 0) == 0);
+	EXPECT(f->ops->batch(f->device, b) == 0);
+	EXPECT(fixture_step(f) == 0);
+	EXPECT(f->ops->wait(f->device, &sampled, NULL) == 0);
+	EXPECT(f->ops->page_digests(f->device, &digest, 1) == 0);
+	EXPECT(sampled.token < 32 && digest.digest[0] != 0);
+	free(b);
+	return NULL;
+}
+
+/* The second GPU, opened by one thread and used by another, which has never heard of it. */
+static void second_gpu(void)
+{
+	struct device_plan p = plan_small();
+	struct fixture f;
+	pthread_t thread;
+	hook_machine(2, 13000, 9, 1 << 30);
+	p.gpu = 1;
+	fixture_table = ops_cuda;
+	fixture_open(&f, &p, &options, 5);
+	CHECK(pthread_create(&thread, NULL, other_thread, &f) == 0);
+	pthread_join(thread, NULL);
+	fixture_close(&f);
+	hook_machine(1, 13000, 9, 1 << 30);
+}
+
 int main(void)
 {
 	for (uint32_t i = 0; i < 64; i++)
@@ -348,6 +419,8 @@ int main(void)
 	TAP_RUN(refusals, "what is not there is refused in one line");
 	TAP_RUN(needs, "what is taken is what was said");
 	TAP_RUN(fault_elsewhere, "a fault on another rank is one here, and so is its end");
+	TAP_RUN(pinned_host, "memory of the host's is pinned, or copies are slower");
+	TAP_RUN(second_gpu, "another GPU than the first, in another thread than the first");
 	TAP_RUN(hostile, "what makes no sense is refused and changes nothing");
 	return tap_done();
 }

@@ -410,7 +410,8 @@ static const struct ops table = {
 	.page_copy = cpu_page_copy,
 	.page_read = cpu_page_read,
 	.page_write = cpu_page_write,
-	.page_digest = cpu_page_digest,
+	.page_digests = cpu_page_digests,
+	.host_pin = cpu_host_pin,
 };
 
 const struct ops *ops_cpu(void)

@@ -1,6 +1,6 @@
 /*
- * The CUDA device's own state, and what its files share: device.cu (life, weights, buffers, pages,
- * the table), step.cu (the step's operations, the graphs, the one wait). Private to kernels/cuda/.
+ * The CUDA device's own state, and what its files share: device.cu (life, weights, buffers,
+ * the table), pages.cu, step.cu (the step's operations, the graphs, the one wait). Private to kernels/cuda/.
  *
  * Operations are written down when they are called and launched together, at `wait` or at whatever
  * else needs their result: as a captured graph when the step is small enough for one. All memory of
@@ -17,6 +17,7 @@ enum {
 	GRAPH_ROWS_MAX = 128,
 	GRAPH_ROOM_BYTES = 64 << 20, /* for the driver's memory of graphs: charged, and not passed */
 	PARTIAL_BYTES_MAX = 64 << 20,
+	DIGESTS_MAX = 64, /* pages of one launch */
 	GROUP_HEADS_MAX = 32, /* query heads that share a KV head, on tensor cores */
 	TILE_HEAD_MAX = 256,  /* values of a head, for units of several rows */
 	BLAS_ROOM_BYTES = 32 << 20 /* cuBLASLt's workspace */
@@ -108,6 +109,11 @@ struct device {
 	struct ops_sampled *host_sampled, *sampled_none;
 	uint8_t *page_room;
 	size_t page_room_bytes;
+	uint8_t *pinned; /* the caller's: pages are copied there without the room */
+	size_t pinned_bytes;
+	struct digest_page *digest_list; /* on the device, with the digests of blocks */
+	uint64_t *digests;
+	uint32_t blocks_most; /* of a page */
 
 	/* Given tokens with weights of their own: their rows, the rows' scales, a library's sums. */
 	uint8_t *given_x, *given_sums, *blas_room;
@@ -200,6 +206,15 @@ int cuda_head(struct device *d, const struct weight *norm, float epsilon, const 
 	      float softcap);
 int cuda_sample(struct device *d);
 int cuda_wait(struct device *d, struct ops_sampled *sampled, struct ops_fault *faults);
+int cuda_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
+		       uint64_t tag_first);
+int cuda_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag);
+int cuda_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count);
+int cuda_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to);
+int cuda_page_read(struct device *d, uint32_t group, uint32_t page, void *to);
+int cuda_page_write(struct device *d, uint32_t group, uint32_t page, const void *from);
+int cuda_page_digests(struct device *d, struct ops_digest *list, uint32_t count);
+int cuda_host_pin(struct device *d, void *memory, size_t bytes);
 }
 
 #endif

@@ -52,6 +52,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMallocHost(void **out, size_t bytes);
 cudaError_t cudaFreeHost(void *memory);
+enum { cudaHostRegisterDefault = 0 };
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *memory);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 			    cudaStream_t stream);
@@ -94,10 +97,14 @@ void emulate_runtime_lose_when(bool (*asked)());
 /* What was done since it was last asked. */
 struct emulate_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
+	unsigned pageable; /* copies from or to host memory that is not pinned */
 };
 emulate_counts emulate_runtime_counts();
 /* What a graph takes of the device's memory for each of its nodes; 4 KiB unless it is said. */
 void emulate_runtime_node(size_t bytes);
+/* Whether host memory cannot be pinned; and its bytes that are. */
+void emulate_runtime_no_pin(bool refused);
+size_t emulate_runtime_pinned();
 /* Device bytes that are taken now. */
 size_t emulate_runtime_taken();
 
