@@ -94,6 +94,7 @@ struct device_plan {
 	   rank 0's alone. The collective is borrowed. 0 and NULL for one rank. */
 	uint32_t vocab_share;
 	const struct collective *collective;
+	uint32_t start_seconds; /* most that a library between the ranks may take; 0: as long as all live */
 };
 
 struct device_needs {
@@ -160,6 +161,9 @@ struct ops {
 	const char *(*device_isa)(const struct device *device);
 	enum act_kind (*device_act)(const struct device *device);
 	uint32_t (*device_threads)(const struct device *device);
+	/* Bytes that libraries took of the device's memory when it was opened, as measured; device_needs does
+	   not know them. */
+	uint64_t (*device_beside)(const struct device *device);
 
 	/* Packs rows x columns (columns contiguous: the contraction axis) from `data`, which may be
 	   freed afterwards. -ERR_UNSUPPORTED for the type, -ERR_BAD_FILE for a scale that is not

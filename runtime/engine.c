@@ -153,9 +153,10 @@ static int copy_begin(struct engine *engine, struct engine_copy *c)
 		c->sum->tokens = c->tokens;
 	if (c->sum->tokens > forward_plan(engine->forward)->page_tokens)
 		return -ERR_OUT_OF_RANGE;
-	return c->up ? forward_ops(engine->forward)->page_write(forward_device(engine->forward), c->group, c->page,
-								c->bytes)
-		     : 0;
+	if (!c->up)
+		return 0;
+	const struct ops *ops = forward_ops(engine->forward);
+	return ops->page_write(forward_device(engine->forward), c->group, c->page, c->bytes);
 }
 
 /* After them: what goes down is read, what went up is compared and owned. */

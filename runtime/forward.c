@@ -212,6 +212,7 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		.rank = split ? split->rank : 0, .ranks = split ? split->ranks : 1,
 		.vocab_share = split ? split->vocab_share : 0,
 		.collective = options->ranks ? ranks_collective(options->ranks) : NULL,
+		.start_seconds = options->start_seconds,
 	};
 	return 0;
 }

@@ -113,6 +113,12 @@ static uint32_t all_device_threads(const struct device *d)
 	return d->ops->device_threads(d->inner);
 }
 
+/* Each has as much beside it as this one. */
+static uint64_t all_device_beside(const struct device *d)
+{
+	return d->ranks->count * d->ops->device_beside(d->inner);
+}
+
 static int all_weight_make(struct device *d, uint32_t type, enum weight_use use, uint32_t rows,
 			   uint32_t columns, const void *data, struct weight **out)
 {
@@ -328,6 +334,7 @@ const struct ops *ranks_ops(struct ranks *ranks, const struct split *split, cons
 	t->device_isa = all_device_isa;
 	t->device_act = all_device_act;
 	t->device_threads = all_device_threads;
+	t->device_beside = all_device_beside;
 	t->weight_make = all_weight_make;
 	t->weight_free = all_weight_free;
 	t->weight_rows = all_weight_rows;

@@ -367,6 +367,18 @@ static void pinned_host(void)
 			EXPECT(other[0] == 1 + i && memcmp(other, host + (3 - i) * bytes, bytes) == 0);
 			EXPECT(other[bytes - 1] == 1 + i);
 		}
+		/* One that only begins there is not all pinned. */
+		uint8_t *const across = calloc(1, bytes + 64);
+		CHECK(across);
+		if (!refused) {
+			struct fixture g;
+			open_small(&g);
+			EXPECT_EQ(g.ops->host_pin(g.device, across, 64), 0);
+			EXPECT(g.ops->page_write(g.device, 0, 0, across) == 0);
+			EXPECT(g.ops->page_read(g.device, 0, 0, across) == 0);
+			fixture_close(&g);
+		}
+		free(across);
 		EXPECT_EQ(hook_counts().pageable, 0); /* such a copy is slow, and waits */
 		fixture_close(&f);
 		EXPECT_EQ(hook_pinned(), 0);

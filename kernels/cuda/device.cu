@@ -120,7 +120,7 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 		const size_t piece = ranks_piece_bytes(p);
 		put(&d->rank_all, p->ranks * piece, false, false);
 		put(&d->rank_part, (size_t)p->samples_max * p->vocab_share * f, false, false);
-		if (!ranks_by_nccl()) {
+		if (!nccl_found()) {
 			put(&d->rank_host, piece, true, false);
 			put(&d->rank_host_all, p->ranks * piece, true, false);
 		}
@@ -139,7 +139,7 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 		put(&d->group[g].tags, (size_t)8 * d->group[g].page_count, false, true);
 	}
 	/* The number is no guess: this plan has all of them. */
-	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX && !ranks_by_nccl() && p->prefill != PREFILL_SAME &&
+	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX && !nccl_found() && p->prefill != PREFILL_SAME &&
 	    blas_found())
 		CHECK(n == PIECES_MAX);
 	return n;
@@ -265,11 +265,23 @@ static int device_begin(struct device *d)
 	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->copy, cudaStreamNonBlocking));
 	CUDA_TRY(d, cudaEventCreateWithFlags(&d->stepped, cudaEventDisableTiming));
 	CUDA_TRY(d, cudaEventCreateWithFlags(&d->copied, cudaEventDisableTiming));
-	TRY(memory_make(d));
-	/* e4m3 is in its products from sm_89 on. */
-	if (p->prefill == PREFILL_SAME || (p->prefill == PREFILL_FP8 && is.major < 9))
+	d->major = is.major;
+	return memory_make(d);
+}
+
+/* e4m3 is in its products from sm_89 on. */
+static int library_open(struct device *d)
+{
+	if (d->plan.prefill == PREFILL_SAME || (d->plan.prefill == PREFILL_FP8 && d->major < 9))
 		return 0;
 	return blas_open(d);
+}
+
+static size_t memory_left()
+{
+	size_t left = 0, all;
+	cudaMemGetInfo(&left, &all);
+	return left;
 }
 
 static int cuda_device_open(const struct device_plan *plan, struct device **out)
@@ -286,8 +298,13 @@ static int cuda_device_open(const struct device_plan *plan, struct device **out)
 	d->act = plan->act == ACT_AUTO ? ACT_I8_BLOCK : plan->act;
 	d->graphs_off = getenv("HOLDFAST_CUDA_GRAPHS") && strcmp(getenv("HOLDFAST_CUDA_GRAPHS"), "off") == 0;
 	int code = device_begin(d);
+	const size_t before = code == 0 ? memory_left() : 0;
+	if (code == 0)
+		code = library_open(d);
 	if (plan->ranks > 1)
 		code = ranks_open(d, code);
+	const size_t after = code == 0 ? memory_left() : 0;
+	d->beside = before > after ? before - after : 0;
 	if (code != 0) {
 		cuda_device_close(&d);
 		return code;
@@ -311,6 +328,11 @@ static uint32_t cuda_device_threads(const struct device *d)
 {
 	(void)d;
 	return 1;
+}
+
+static uint64_t cuda_device_beside(const struct device *d)
+{
+	return d->beside;
 }
 
 /* ---- weights ---- */
@@ -483,6 +505,7 @@ static struct ops table_make()
 	t.device_isa = cuda_device_isa;
 	t.device_act = cuda_device_act;
 	t.device_threads = cuda_device_threads;
+	t.device_beside = cuda_device_beside;
 	t.weight_make = cuda_weight_make;
 	t.weight_free = cuda_weight_free;
 	t.weight_bytes = cuda_weight_bytes;

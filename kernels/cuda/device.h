@@ -80,6 +80,7 @@ struct device {
 	char name[64]; /* "sm_90", and the libraries in use */
 	enum act_kind act;
 	uint32_t shared_most;
+	int major; /* of its compute capability */
 	bool lost; /* the context is; every operation is refused */
 	bool graphs_off;
 	bool failed; /* a call for the step under way was refused: it must not go on */
@@ -138,6 +139,7 @@ struct device {
 	uint32_t graph_count;
 	size_t graph_bytes; /* that the driver took for them */
 	bool graphs_full;   /* one more did not fit */
+	size_t beside;      /* that libraries took */
 };
 
 /* A CUDA error: our code. The device is lost, except for memory. */
@@ -168,8 +170,14 @@ int blas_shape_add(struct device *d, uint32_t rows, uint32_t columns);
 /* sums[token][row], `tokens` of the bucket or some more; false: not its shape. */
 bool blas_run(struct device *d, const struct product *p, const void *x, uint32_t tokens, void *sums);
 
+/* nccl.cu. Every rank comes to open; gather's failures are found by ranks_sound. */
+bool nccl_found();
+int nccl_open(struct device *d);
+void nccl_close(struct device *d);
+int nccl_wait(struct device *d); /* for the step's stream */
+void nccl_gather(struct device *d, const void *mine, size_t bytes);
+
 /* ranks.cu. What is put into a graph counts by the bucket, so it is alike on all ranks. */
-bool ranks_by_nccl();
 size_t ranks_piece_bytes(const struct device_plan *plan);
 int ranks_open(struct device *d, int code);
 void ranks_close(struct device *d);

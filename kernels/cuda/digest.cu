@@ -164,7 +164,7 @@ __global__ __launch_bounds__(WARP) void digest_pages(const struct digest_args a)
 
 void digest_launch(const struct digest_args *a, uint32_t pages, cudaStream_t stream)
 {
-	const uint32_t quads = DIGEST_THREADS / 4;
-	LAUNCH(digest_blocks, dim3((a->blocks_most + quads - 1) / quads, pages), dim3(DIGEST_THREADS), 0, stream, *a);
+	const uint32_t quads = DIGEST_THREADS / 4, blocks = (a->blocks_most + quads - 1) / quads;
+	LAUNCH(digest_blocks, dim3(blocks, pages), dim3(DIGEST_THREADS), 0, stream, *a);
 	LAUNCH(digest_pages, dim3(pages), dim3(WARP), 0, stream, *a);
 }

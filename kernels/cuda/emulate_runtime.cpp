@@ -39,7 +39,7 @@ emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30};
 emulate_counts counts;
 std::map<void *, size_t> taken;
 std::map<const uint8_t *, size_t> pinned; /* host memory */
-bool pin_refused;
+bool pin_refused, busy;
 size_t taken_bytes, node_bytes = 4 << 10;
 long calls_left = -1;
 bool (*lose_asked)();
@@ -114,6 +114,7 @@ const char *cudaGetErrorString(cudaError_t error)
 	case cudaErrorInitializationError: return "initialization error";
 	case cudaErrorInsufficientDriver: return "the driver is too old";
 	case cudaErrorNoDevice: return "no device";
+	case cudaErrorNotReady: return "not ready";
 	case cudaErrorInvalidDevice: return "no such device";
 	case cudaErrorLaunchFailure: return "launch failure";
 	}
@@ -285,6 +286,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	return keep(enter());
 }
 
+/* Not an error to keep. */
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+	ENTER();
+	if (busy)
+		return cudaErrorNotReady;
+	stream_drain(stream, NULL, 0);
+	return keep(enter());
+}
+
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument)
 {
 	ENTER();
@@ -431,6 +442,11 @@ emulate_counts emulate_runtime_counts()
 void emulate_runtime_node(size_t bytes)
 {
 	node_bytes = bytes;
+}
+
+void emulate_runtime_busy(bool is)
+{
+	busy = is;
 }
 
 void emulate_runtime_no_pin(bool refused)

@@ -19,6 +19,7 @@ enum cudaError_t {
 	cudaErrorInsufficientDriver = 35,
 	cudaErrorNoDevice = 100,
 	cudaErrorInvalidDevice = 101,
+	cudaErrorNotReady = 600,
 	cudaErrorLaunchFailure = 719
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
@@ -62,6 +63,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 typedef void (*cudaHostFn_t)(void *argument);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
@@ -102,6 +104,8 @@ struct emulate_counts {
 emulate_counts emulate_runtime_counts();
 /* What a graph takes of the device's memory for each of its nodes; 4 KiB unless it is said. */
 void emulate_runtime_node(size_t bytes);
+/* What is queued does not get on. */
+void emulate_runtime_busy(bool is);
 /* Whether host memory cannot be pinned; and its bytes that are. */
 void emulate_runtime_no_pin(bool refused);
 size_t emulate_runtime_pinned();
