@@ -45,7 +45,8 @@ __device__ static inline unsigned pair_raised(unsigned pair)
 	asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(0x7b807b80u), "r"(0x80008000u));
 	return pair;
 #else
-	const float low = float_from_bits(pair << 16) * 0x1p120f, high = float_from_bits(pair & 0xffff0000u) * 0x1p120f;
+	const float low = float_from_bits(pair << 16) * 0x1p120f;
+	const float high = float_from_bits(pair & 0xffff0000u) * 0x1p120f;
 	return float_bits(low) >> 16 | (float_bits(high) & 0xffff0000u);
 #endif
 }

@@ -6,7 +6,7 @@
  */
 #include "kernels/cuda/cuda.h"
 
-enum { DIGEST_THREADS = 128, MESSAGE = 128, WORDS = MESSAGE / 8, WORDS_PLACE = WORDS + 1 /* no bank twice */ };
+enum { DIGEST_THREADS = 128, MESSAGE = 128, WORDS = MESSAGE / 8, WORDS_PLACE = WORDS + 1 };
 
 /* The bytes of one hash. */
 struct source {
@@ -48,7 +48,8 @@ __device__ static inline void source_words(const struct source *s, uint32_t at, 
 {
 	const uint32_t first = at + 32 * lane;
 	if (at + MESSAGE <= s->whole) {
-		const uint4 low = load_vector<uint4>(s->data + first), high = load_vector<uint4>(s->data + first + 16);
+		const uint4 low = load_vector<uint4>(s->data + first);
+		const uint4 high = load_vector<uint4>(s->data + first + 16);
 		to[4 * lane] = (uint64_t)low.y << 32 | low.x;
 		to[4 * lane + 1] = (uint64_t)low.w << 32 | low.z;
 		to[4 * lane + 2] = (uint64_t)high.y << 32 | high.x;
@@ -85,9 +86,10 @@ __device__ static inline void compress(uint64_t h[2], const uint64_t iv[2], cons
 				       uint64_t bytes, bool last)
 {
 	/* Each round's order of the words, the first in the lowest four bits. */
-	const uint64_t orders[10] = {0xfedcba9876543210, 0x357b20c16df984ae, 0x491763eadf250c8b, 0x8f04a562ebcd1397,
-				     0xd386cb1efa427509, 0x91ef57d438b0a6c2, 0xb8293670a4def15c, 0xa2684f05931ce7bd,
-				     0x5a417d2c803b9ef6, 0x0dc3e9bf5167482a};
+	const uint64_t orders[10] = {0xfedcba9876543210, 0x357b20c16df984ae, 0x491763eadf250c8b,
+				     0x8f04a562ebcd1397, 0xd386cb1efa427509, 0x91ef57d438b0a6c2,
+				     0xb8293670a4def15c, 0xa2684f05931ce7bd, 0x5a417d2c803b9ef6,
+				     0x0dc3e9bf5167482a};
 	const int next = (threadIdx.x & ~3u) | ((lane + 1) & 3), half = (threadIdx.x & ~3u) | (lane ^ 2),
 		  last_one = (threadIdx.x & ~3u) | ((lane + 3) & 3);
 	uint64_t v[4] = {h[0], h[1], iv[0], iv[1] ^ (lane == 0 ? bytes : lane == 2 && last ? ~(uint64_t)0 : 0)};
@@ -155,8 +157,9 @@ __global__ __launch_bounds__(WARP) void digest_pages(const struct digest_args a)
 	SHARED(uint64_t, room, WARP / 4 * WORDS_PLACE);
 	struct digest_page *const g = &a.list[blockIdx.x];
 	const int lane = (int)threadIdx.x & 3;
-	const struct source s = {reinterpret_cast<const uint8_t *>(a.digests + 2 * (size_t)blockIdx.x * a.blocks_most),
-				 NULL, g->blocks * 16, 0, 0, 1, 1, 1, 1, 0};
+	const uint64_t *const digests = a.digests + 2 * (size_t)blockIdx.x * a.blocks_most;
+	const uint8_t *const data = reinterpret_cast<const uint8_t *>(digests);
+	const struct source s = {data, NULL, g->blocks * 16, 0, 0, 1, 1, 1, 1, 0};
 	const uint64_t h = hash(&s, room + threadIdx.x / 4 * WORDS_PLACE, lane);
 	if (threadIdx.x < 2)
 		g->digest[threadIdx.x] = h;
