@@ -4,6 +4,7 @@
  * where the connection can no longer be trusted, drops it: the next call says HELLO again.
  */
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/random.h>
@@ -450,6 +451,7 @@ static int run_loop(struct run *r)
 static int pack_call(struct hf_client *c, size_t *length)
 {
 	struct wire_writer w;
+	c->check.why = NULL;
 	wire_writer_init(&w, c->body, c->body_capacity);
 	TRY(wire_write_call(&w, &c->call));
 	*length = w.length;
@@ -503,9 +505,13 @@ static int run_again(struct run *r)
 	struct hf_client *c = r->c;
 	uint8_t body[64];
 	struct wire_writer w;
-	const struct wire_resume m = {r->op, r->seq, r->granted};
 	link_reset(c);
 	TRY(link_connect(c));
+	if (c->window < r->window) { /* another daemon, which takes less */
+		r->window = c->window;
+		r->granted = r->off + r->window;
+	}
+	const struct wire_resume m = {r->op, r->seq, r->granted};
 	r->channel = ++c->channel;
 	r->accepted = r->gap = false;
 	r->misses = 0;
@@ -559,8 +565,11 @@ int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 	c->call.window = c->window;
 	call_key(c);
 	int code = pack_call(c, &length);
-	if (code != 0)
+	if (code != 0) {
+		if (c->check.why)
+			snprintf(end->why, sizeof end->why, "%s", c->check.why);
 		return end_fail(end, code);
+	}
 	r.length = length;
 	c->busy = true;
 	atomic_store(&c->cancel, false);

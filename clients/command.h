@@ -64,6 +64,7 @@ char *read_all(size_t *length);
 void print_text(void *stream, const char *text, size_t length);
 
 /* Results for people. */
+int rows_of_terminal(void);
 void print_sessions(struct wire_value r);
 void print_ledger(struct wire_value r);
 void print_pages(struct wire_value r);

@@ -120,7 +120,7 @@ static int field_read(const struct field *f, struct wire_value v, uint32_t metho
 		*(struct wire_value *)to = v;
 		break;
 	case FIELD_MAP:
-		TRY(fields_read(v, f->table, methods, to));
+		TRY(fields_read(v, f->table, methods, to, NULL));
 		break;
 	case FIELD_OTHER:
 		TRY(f->read(v, message));
@@ -149,7 +149,16 @@ static const struct field *field_find(const struct table *t, uint32_t methods, s
 	return NULL;
 }
 
-int fields_read(struct wire_value map, const struct table *t, uint32_t methods, void *message)
+/* The field is wrong. */
+static int wrong(const struct table *t, const struct field *f, int code, const char **key)
+{
+	if (key)
+		*key = f->key;
+	return t->strict ? code : -ERR_BAD_BODY;
+}
+
+int fields_read(struct wire_value map, const struct table *t, uint32_t methods, void *message,
+	const char **key)
 {
 	struct wire_value name, value;
 	struct walk w;
@@ -160,34 +169,34 @@ int fields_read(struct wire_value map, const struct table *t, uint32_t methods, 
 		return t->strict ? -ERR_BAD_ARG : -ERR_BAD_BODY;
 	walk_init(&w, map);
 	while (walk_next(&w, &name) && walk_next(&w, &value)) {
-		struct wire_str key;
-		CHECK(wire_get_str(name, &key));
-		const struct field *f = field_find(t, methods, key);
+		struct wire_str said;
+		CHECK(wire_get_str(name, &said));
+		const struct field *f = field_find(t, methods, said);
 		if (f) {
 			int code = field_read(f, value, methods, message);
 			if (code != 0)
-				return t->strict ? code : -ERR_BAD_BODY;
+				return wrong(t, f, code, key);
 			seen |= 1ull << (f - t->fields);
-		} else if (t->strict && (key.length < 2 || memcmp(key.at, "x-", 2) != 0)) {
+		} else if (t->strict && (said.length < 2 || memcmp(said.at, "x-", 2) != 0)) {
 			return -ERR_UNKNOWN_FIELD;
 		}
 	}
 	for (uint32_t i = 0; i < t->count; i++)
 		if ((t->fields[i].flags & FIELD_NEEDED) && field_takes(&t->fields[i], methods) &&
 		    !(seen >> i & 1))
-			return t->strict ? -ERR_BAD_ARG : -ERR_BAD_BODY;
+			return wrong(t, &t->fields[i], -ERR_BAD_ARG, key);
 	return 0;
 }
 
 int fields_read_body(const void *body, size_t length, const struct wire_limits *l,
-	const struct table *t, void *message)
+	const struct table *t, void *message, const char **key)
 {
 	struct wire_value root = {body, length};
 	uint32_t pairs;
 	TRY(wire_validate(body, length, l));
 	if (!wire_get_map(root, &pairs))
 		return -ERR_BAD_BODY;
-	return fields_read(root, t, 0, message);
+	return fields_read(root, t, 0, message, key);
 }
 
 static bool field_present(const struct field *f, uint32_t methods, const void *message)

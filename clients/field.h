@@ -53,14 +53,15 @@ struct table {
 	static const struct table name = {fields, sizeof fields / sizeof fields[0], is_strict}
 
 /* Fills the members whose keys are there, leaves the others as they are. methods: the bit of the
-   method that is called, or 0. */
-int fields_read(struct wire_value map, const struct table *t, uint32_t methods, void *message);
+   method that is called, or 0. *key, if key is not NULL: of the field that is wrong or missing. */
+int fields_read(struct wire_value map, const struct table *t, uint32_t methods, void *message,
+	const char **key);
 void fields_write(struct wire_writer *w, const struct table *t, uint32_t methods,
 	const void *message);
 
 /* Validates the body, asks for a map, reads it. */
 int fields_read_body(const void *body, size_t length, const struct wire_limits *l,
-	const struct table *t, void *message);
+	const struct table *t, void *message, const char **key);
 /* Writes a body; 0 or -ERR_TOO_BIG. */
 int fields_write_body(struct wire_writer *w, const struct table *t, const void *message);
 

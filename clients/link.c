@@ -243,6 +243,9 @@ static int welcome_read(struct hf_client *c, const struct link_message *m)
 	c->boot = w.boot;
 	c->hb_ms = w.hb_ms < LINK_HB_MS_MIN ? LINK_HB_MS_MIN :
 		w.hb_ms > LINK_HB_MS_MAX ? LINK_HB_MS_MAX : w.hb_ms;
+	/* Who believes that more was granted than the daemon takes never grants again. */
+	if (w.window_max > 0 && w.window_max < c->window)
+		c->window = (uint32_t)w.window_max;
 	CHECK(w.principal.length < sizeof c->principal);
 	memcpy(c->principal, w.principal.at, w.principal.length);
 	c->principal[w.principal.length] = 0;

@@ -137,6 +137,7 @@ struct wire_args {
 	struct wire_sampling sampling;
 	/* The form of the answer: one of them at most. */
 	struct wire_str schema, regex; /* schema: JSON text */
+	bool has_choices;
 	uint32_t choice_count;
 	struct wire_str choices[WIRE_CHOICES_MAX];
 	/* session.rollback, session.fork: token count or turn number to go back to */
@@ -176,6 +177,7 @@ struct wire_call {
 	uint64_t epoch, turn, deadline_ms, detach_ms; /* WIRE_NONE: absent */
 	uint64_t window; /* first absolute byte limit; default 64 KiB */
 	struct wire_args a;
+	const char *why; /* of one that is refused: the argument's name, or a fixed text; or NULL */
 };
 struct wire_accepted {
 	struct wire_id op;

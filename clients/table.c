@@ -1,6 +1,6 @@
 /*
- * Results as tables and lists for people. Columns are as wide as what is in them; the last is cut
- * at the width of the terminal.
+ * Results as tables and lists for people. Columns are as wide as what is in them. Where the terminal is
+ * narrower, those that are missed least are left out, and the last is cut.
  */
 #include "config.h"
 
@@ -14,13 +14,14 @@
 #include "clients/command.h"
 #include "clients/item.h"
 
-enum { CELL = 72, COLUMNS_MAX = 10 };
-enum cell_kind { CELL_TEXT, CELL_NUMBER, CELL_MIB, CELL_AGE };
+enum { CELL = 72, COLUMNS_MAX = 10, LAST_WIDE = 8 };
+enum cell_kind { CELL_TEXT, CELL_NUMBER, CELL_MIB, CELL_AGE, CELL_KINDS };
 
 struct column {
 	const char *title, *key;
-	uint8_t kind; /* enum cell_kind */
+	uint8_t kind; /* enum cell_kind; by SPARE(n, kind) the nth that is left out where there is no room */
 };
+#define SPARE(n, kind) ((n) * CELL_KINDS + (kind))
 
 void print_text(void *stream, const char *text, size_t length)
 {
@@ -48,6 +49,12 @@ static int columns_of_terminal(void)
 	if (isatty(1) && ioctl(1, TIOCGWINSZ, &w) == 0 && w.ws_col > 0)
 		return w.ws_col;
 	return isatty(1) ? 80 : 10000;
+}
+
+int rows_of_terminal(void)
+{
+	struct winsize w;
+	return isatty(1) && ioctl(1, TIOCGWINSZ, &w) == 0 && w.ws_row > 0 ? w.ws_row : 24;
 }
 
 /* Any value as a line of text without control characters. */
@@ -136,6 +143,7 @@ static void print_cell(const char *text, int wide, bool right, bool last, int ro
 static void print_rows(const struct column *c, int columns, char (*cells)[CELL], size_t count)
 {
 	int wide[COLUMNS_MAX], room = columns_of_terminal();
+	bool out[COLUMNS_MAX] = {false};
 	for (int k = 0; k < columns; k++) {
 		wide[k] = width(c[k].title);
 		for (size_t i = 0; i < count; i++) {
@@ -145,10 +153,18 @@ static void print_rows(const struct column *c, int columns, char (*cells)[CELL],
 		if (k + 1 < columns)
 			room -= wide[k] + 2;
 	}
+	const int last = wide[columns - 1] < LAST_WIDE ? wide[columns - 1] : LAST_WIDE;
+	for (int spare = 1; room < last && spare <= columns; spare++)
+		for (int k = 0; k < columns; k++)
+			if (c[k].kind / CELL_KINDS == spare) {
+				out[k] = true;
+				room += wide[k] + 2;
+			}
 	for (size_t i = 0; i <= count; i++) {
 		for (int k = 0; k < columns; k++)
-			print_cell(i == 0 ? c[k].title : cells[(i - 1) * (size_t)columns + (size_t)k],
-					wide[k], c[k].kind != CELL_TEXT, k + 1 == columns, room);
+			if (!out[k])
+				print_cell(i == 0 ? c[k].title : cells[(i - 1) * (size_t)columns + (size_t)k],
+						wide[k], c[k].kind % CELL_KINDS != CELL_TEXT, k + 1 == columns, room);
 		putchar('\n');
 	}
 }
@@ -172,7 +188,7 @@ static void print_table(struct wire_value rows, const struct column *c, int colu
 			walk_next(&w, &name);
 		walk_next(&w, &row);
 		for (int k = 0; k < columns; k++)
-			cell(map && k == 0 ? name : wire_find(row, c[k].key), c[k].kind,
+			cell(map && k == 0 ? name : wire_find(row, c[k].key), c[k].kind % CELL_KINDS,
 				cells[i * (size_t)columns + (size_t)k]);
 	}
 	print_rows(c, columns, cells, count);
@@ -185,10 +201,10 @@ void print_sessions(struct wire_value r)
 {
 	static const struct column c[] = {
 		{"SESSION", "sess", CELL_TEXT}, {"STATE", "state", CELL_TEXT},
-		{"TURN", "turn", CELL_NUMBER}, {"TOKENS", "history", CELL_NUMBER},
-		{"HELD", "resident", CELL_NUMBER}, {"MiB", "bytes", CELL_MIB},
-		{"LOWER", "lower", CELL_MIB},
-		{"IDLE", "idle_ms", CELL_AGE}, {"LABEL", "label", CELL_TEXT},
+		{"TURN", "turn", SPARE(3, CELL_NUMBER)}, {"TOKENS", "history", CELL_NUMBER},
+		{"HELD", "resident", SPARE(2, CELL_NUMBER)}, {"MiB", "bytes", CELL_MIB},
+		{"LOWER", "lower", SPARE(1, CELL_MIB)}, {"IDLE", "idle_ms", SPARE(4, CELL_AGE)},
+		{"BACK IN", "returns_in_ms", CELL_AGE}, {"LABEL", "label", CELL_TEXT},
 	};
 	print_table(r, c, COUNT(c));
 }

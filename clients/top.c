@@ -12,7 +12,7 @@
 
 #include "clients/command.h"
 
-enum { BAR = 48, INTERVAL_MS = 1000 };
+enum { BAR = 48, INTERVAL_MS = 1000, ROWS_ABOVE = 9 /* of the sessions, and one for the cursor */ };
 
 static void pause_ms(const struct said *o)
 {
@@ -77,7 +77,10 @@ int command_top(struct said *o)
 		struct timespec t;
 		int code = hf_health(o->client, &health);
 		code = code ? (hf_ledger_show(o->client, &ledger), code) : hf_ledger_show(o->client, &ledger);
-		const int last = hf_session_list(o->client, 0, WIRE_COUNT_MAX, &sessions);
+		/* What a terminal has no room for would push the rest out. */
+		const int rows = rows_of_terminal() - ROWS_ABOVE;
+		const int last = hf_session_list(o->client, 0, !live ? WIRE_COUNT_MAX : rows > 1 ? (uint64_t)rows : 1,
+						 &sessions);
 		code = code ? code : last;
 		clock_gettime(CLOCK_MONOTONIC, &t);
 		const uint64_t now = (uint64_t)t.tv_sec * 1000 + (uint64_t)t.tv_nsec / 1000000;

@@ -36,7 +36,7 @@ int wire_validate(const void *body, size_t length, const struct wire_limits *lim
 
 /* Readers of what clients send: -ERR_BAD_BODY, -ERR_TOO_BIG, -ERR_UNKNOWN_FIELD (a key that is not
    known and does not begin with "x-"), -ERR_BAD_ARG, -ERR_OUT_OF_RANGE. wire_read_call needs
-   wire_call's room, which is large: keep it static or on the heap. */
+   wire_call's room, which is large: keep it static or on the heap. What it refuses it says in out->why. */
 int wire_read_hello(const void *body, size_t length,
 	const struct wire_limits *l, struct wire_hello *out);
 int wire_read_call(const void *body, size_t length,

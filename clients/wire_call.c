@@ -38,7 +38,7 @@ TABLE(result_table, result_fields, true);
 
 static int message_read(struct wire_value v, struct wire_args *a, struct wire_message *m)
 {
-	TRY(fields_read(v, &message_table, 0, m));
+	TRY(fields_read(v, &message_table, 0, m, NULL));
 	struct wire_value calls = wire_find(v, "tool_calls");
 	m->call_first = a->call_count;
 	if (calls.at) {
@@ -89,7 +89,7 @@ static int results_read(struct wire_value v, void *message)
 	while (walk_next(&w, &one)) {
 		struct wire_message *m = &a->messages[a->message_count++];
 		*m = (struct wire_message){.role = WIRE_TOOL};
-		TRY(fields_read(one, &result_table, 0, m));
+		TRY(fields_read(one, &result_table, 0, m, NULL));
 	}
 	return count == 0 ? -ERR_BAD_ARG : 0;
 }
@@ -238,8 +238,7 @@ static void stop_tokens_write(struct wire_writer *w, const void *message)
 static int choices_read(struct wire_value v, void *message)
 {
 	struct wire_args *a = message;
-	TRY(strings_read(v, a->choices, WIRE_CHOICES_MAX, WIRE_CHOICE_MAX, &a->choice_count));
-	return a->choice_count == 0 ? -ERR_BAD_ARG : 0;
+	return strings_read(v, a->choices, WIRE_CHOICES_MAX, WIRE_CHOICE_MAX, &a->choice_count);
 }
 
 static bool choices_present(const void *message)
@@ -379,8 +378,8 @@ static const struct field args_fields[] = {
 	{"ignore_end", FIELD_BOOL, AT(sampling.ignore_end), .methods = TURNS},
 	{"schema", FIELD_TEXT, AT(schema), .low = 1, .high = WIRE_SCHEMA_MAX, .methods = TURNS},
 	{"regex", FIELD_TEXT, AT(regex), .high = WIRE_REGEX_MAX, .methods = TURNS},
-	{"choices", FIELD_OTHER, .methods = TURNS, .read = choices_read,
-		.present = choices_present, .write = choices_write},
+	{"choices", FIELD_OTHER, .has = offsetof(struct wire_args, has_choices) + 1, .methods = TURNS,
+		.read = choices_read, .present = choices_present, .write = choices_write},
 	{"to_tokens", FIELD_U64, AT(tokens), .high = INT32_MAX, .absent = WIRE_NONE,
 		.methods = M(SESSION_FORK) | M(SESSION_ROLLBACK)},
 	{"to_turn", FIELD_U64, AT(to_turn), .high = WIRE_U64_MAX, .absent = WIRE_NONE,
@@ -412,23 +411,33 @@ static const struct field args_fields[] = {
 #undef AT
 TABLE(args_table, args_fields, true);
 
+static int disagree(const char *text, const char **why)
+{
+	*why = text;
+	return -ERR_BAD_ARG;
+}
+
 /* What a table of single fields cannot say. */
-static int args_agree(enum wire_method method, const struct wire_args *a)
+static int args_agree(enum wire_method method, const struct wire_args *a, const char **why)
 {
 	bool said = a->message_count > 0, to = a->tokens != WIRE_NONE;
 	switch (method) {
 	case METHOD_SESSION_TURN:
 	case METHOD_SESSION_CONTINUE:
 		if (said == a->tokens_in_blob)
-			return -ERR_BAD_ARG;
+			return disagree(method == METHOD_SESSION_TURN ? "either messages or tokens" :
+				"either results or tokens", why);
+		if (a->has_choices && a->choice_count == 0)
+			return disagree("choices is empty", why);
 		if ((a->schema.at != NULL) + (a->regex.at != NULL) + (a->choice_count > 0) +
 				(a->tool_choice == TOOL_REQUIRED) > 1)
-			return -ERR_BAD_ARG;
-		return a->keep != WIRE_NONE && !a->tokens_in_blob ? -ERR_BAD_ARG : 0;
+			return disagree("of schema, regex, choices and a required tool_choice one at most", why);
+		return a->keep == WIRE_NONE || a->tokens_in_blob ? 0 : disagree("keep without tokens", why);
 	case METHOD_SESSION_ROLLBACK:
-		return to == (a->to_turn != WIRE_NONE) ? -ERR_BAD_ARG : 0;
+		return to != (a->to_turn != WIRE_NONE) ? 0 : disagree("either to_tokens or to_turn", why);
 	case METHOD_SESSION_FORK:
-		return to && a->to_turn != WIRE_NONE ? -ERR_BAD_ARG : 0;
+		return !to || a->to_turn == WIRE_NONE ? 0 :
+			disagree("of to_tokens and to_turn one at most", why);
 	default:
 		return 0;
 	}
@@ -495,16 +504,16 @@ TABLE(call_table, call_fields, true);
 	M(SESSION_PARK) | M(SESSION_TOUCH) | M(SESSION_EXPORT) | M(SESSION_FORGET))
 #define MAY_NAME (ON_SESSION | M(PAGES_SHOW))
 
-static int call_agrees(const struct wire_call *m)
+static int call_agrees(struct wire_call *m)
 {
 	uint32_t bit = 1u << m->method;
 	if ((ON_SESSION & bit) && !m->has_sess)
-		return -ERR_BAD_ARG;
+		return disagree("sess", &m->why);
 	if (m->has_sess && !(MAY_NAME & bit))
 		return -ERR_UNKNOWN_FIELD;
 	if ((m->epoch != WIRE_NONE || m->turn != WIRE_NONE) && !(ON_SESSION & bit))
 		return -ERR_UNKNOWN_FIELD;
-	return args_agree(m->method, &m->a);
+	return args_agree(m->method, &m->a, &m->why);
 }
 
 void wire_call_init(struct wire_call *m, enum wire_method method)
@@ -529,13 +538,13 @@ int wire_read_call(const void *body, size_t length, const struct wire_limits *l,
 	struct wire_call *out)
 {
 	wire_call_init(out, METHOD_COUNT);
-	TRY(fields_read_body(body, length, l, &call_table, out));
+	TRY(fields_read_body(body, length, l, &call_table, out, &out->why));
 	struct wire_value args = wire_find((struct wire_value){body, length}, "a");
 	/* Without arguments, those that are needed are missed all the same. */
 	static const uint8_t none[] = {0x80};
 	if (!args.at)
 		args = (struct wire_value){none, sizeof none};
-	TRY(fields_read(args, &args_table, 1u << out->method, &out->a));
+	TRY(fields_read(args, &args_table, 1u << out->method, &out->a, &out->why));
 	return call_agrees(out);
 }
 

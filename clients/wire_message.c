@@ -36,7 +36,7 @@ int field_calls_read(struct wire_value array, struct wire_tool_call *out, uint32
 		return -ERR_OUT_OF_RANGE;
 	walk_init(&w, array);
 	for (*count = 0; walk_next(&w, &v); (*count)++)
-		TRY(fields_read(v, strict ? &call_strict : &call_lenient, 0, &out[*count]));
+		TRY(fields_read(v, strict ? &call_strict : &call_lenient, 0, &out[*count], NULL));
 	return 0;
 }
 
@@ -94,7 +94,7 @@ TABLE(auth_table, auth_fields, true);
 static int auth_read(struct wire_value v, void *message)
 {
 	struct auth a;
-	TRY(fields_read(v, &auth_table, 0, &a));
+	TRY(fields_read(v, &auth_table, 0, &a, NULL));
 	((struct wire_hello *)message)->token = a.token;
 	return 0;
 }
@@ -418,7 +418,7 @@ static void goaway_init(struct wire_goaway *m)
 		struct wire_##name *out) \
 	{ \
 		name##_init(out); \
-		return fields_read_body(body, length, l, &name##_table, out); \
+		return fields_read_body(body, length, l, &name##_table, out, NULL); \
 	} \
 	int wire_write_##name(struct wire_writer *w, const struct wire_##name *m) \
 	{ \

@@ -75,7 +75,8 @@ int call_attach(struct daemon *d, uint32_t call, uint32_t peer, uint64_t channel
 		uint64_t window)
 {
 	struct call *c = &d->calls[call];
-	/* What was cut after a power cut is cut otherwise than what a reader may have of before it. */
+	/* What was cut after a power cut is cut otherwise than what a reader may have of before it; and a number
+	   does not say of which cuts it is, also when its reader has begun anew since. */
 	if (c->anew && after_seq > 0)
 		return -ERR_GONE;
 	if (after_seq > c->seq_made)

@@ -84,13 +84,13 @@ struct held_form {
 };
 
 struct session {
-	bool used, closing, tools, raw; /* raw: template "none": tokens only */
-	bool forgets;              /* its pages are zeroed as they come back */
+	/* raw: template "none": tokens only; forgets: its pages are zeroed as they come back. */
+	bool used, closing, tools, raw, forgets;
 	struct wire_id id;
 	uint32_t principal, sched; /* sched: the scheduler's index */
 	uint64_t epoch, turn;      /* turn: how many have ended */
-	uint32_t history;          /* tokens in `token` */
-	uint32_t call;             /* the running call, or NONE */
+	/* history: tokens in `token`; waits_for: how many results it waits for, if known, or 0. */
+	uint32_t history, waits_for, call; /* call: the running one, or NONE */
 	uint32_t mark_count, parent; /* parent: what it is closed with, from 1; 0: it is not tied; family.c */
 	uint32_t *token;           /* context of them, or as many as there are, while it rests */
 	struct turn_mark *mark;    /* options.session_turns of them, or so */
@@ -98,13 +98,12 @@ struct session {
 	struct turn_mark *far_mark;
 	struct template_state state;
 	struct held_form *form;    /* for tool_choice required; NULL: no tools, or none can be made */
+	const char *form_why;      /* what is wrong with its tools, or why none can be made; static text */
 	char label[LABEL_MAX + 1];
-	uint64_t waits_since_us;   /* since the last tool call; 0: none is waited for */
-	uint64_t number;           /* in the recorded traffic; 0: not there yet */
+	uint64_t waits_since_us, number; /* since the last tool call, or 0; in the recorded traffic, or 0 */
 	uint64_t touched_us, looked; /* when a call last named it; the last look at it in family.c */
 	bool kept;                 /* in the store; of it unchanged: so many tokens and marks */
-	uint32_t kept_history, kept_marks;
-	uint32_t known;            /* tokens that were computed before the restart */
+	uint32_t kept_history, kept_marks, known; /* known: tokens that were computed before the restart */
 	const char *why_lost;      /* why pages were given up since the last turn; static text */
 };
 
@@ -329,7 +328,7 @@ struct daemon {
 	uint64_t incidents[REASON_COUNT], conflicts_told;
 	uint64_t durable_told;
 	/* What was said of the log's state, so that each change is said once. */
-	struct { int space, anchor, archive; bool waits; uint32_t reader, ended; } told;
+	struct { int space, anchor, archive; bool waits, stalled; uint32_t reader, ended; uint64_t us, at; } told;
 	uint64_t prefill_us_total, prefill_rows_total, rates_told_us;
 	bool rates_news; /* something was measured since */
 };
@@ -363,6 +362,7 @@ void peer_say(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, c
 /* Tries again what is owed. */
 void peers_flush(struct daemon *d);
 void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code);
+void peer_reject_why(struct daemon *d, uint32_t peer, uint64_t channel, int code, const char *why);
 void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_err *err);
 /* The peer is gone: its calls lose their reader. */
 void peer_gone(struct daemon *d, uint32_t peer);

@@ -92,9 +92,9 @@ int form_open_choices(const struct form_index *index, const struct text *choice,
 int form_open_regex(const struct form_index *index, struct text pattern, struct form **out,
 		    const char **reason);
 void form_close(struct form **form);
-/* The names alone, whatever the rest is: -ERR_BAD_ARG for a tool that has none or one that no call
-   could have. */
-int form_names_check(const struct tool *tools, uint32_t tool_count);
+/* The names alone, whatever the rest is: -ERR_BAD_ARG, with a reason, for a tool that is no JSON object,
+   has none or one that no call could have. */
+int form_names_check(const struct tool *tools, uint32_t tool_count, const char **reason);
 
 void form_start(const struct form *form, struct form_state *state);
 /* Whether the text may end here. It may be that it can go on too. */

@@ -54,7 +54,7 @@ struct form_index {
 };
 
 enum node_kind {
-	NODE_NONE,
+	NODE_NONE,    /* low: NONE_DIGITS, or 0 */
 	NODE_CHOICE,  /* first, count: alternatives, sorted */
 	NODE_DFA,     /* a text of the automaton */
 	NODE_STRING,  /* low, high: characters */
@@ -64,6 +64,9 @@ enum node_kind {
 	NODE_ANY,     /* first, count: children, one of which */
 	NODE_SEQUENCE /* first, count: children, one after the other */
 };
+
+/* Why nothing is of a node, where it is not that its schema contradicts itself. */
+enum { NONE_DIGITS = 1 }; /* there are numbers, but none as short as is written */
 
 struct node {
 	enum node_kind kind;

@@ -231,34 +231,45 @@ static int side(struct maker *m, struct json bound, bool low, bool open, struct 
 	return dfa_pattern(&m->dfa, w.text, w.length, false, out);
 }
 
-static int base(struct maker *m, bool integer, bool bounded, struct dfa **out)
+/* What a number looks like, at most as long as is written; without bounds it may have an exponent, and
+   with them 15 digits in all: then what is compared as doubles compares as it is written. */
+static const char *look(bool integer, bool bounded)
 {
-	static const char whole[] = "-?(0|[1-9][0-9]{0,17})";
-	static const char any[] = "-?(0|[1-9][0-9]{0,14})([.][0-9]{1,15})?([eE][+\\-]?[0-9]{1,2})?";
-	/* 15 digits in all: then what is compared as doubles compares as it is written. */
-	static const char some[] = "-?((0|[1-9][0-9]{0,8})([.][0-9]{1,6})?|[1-9][0-9]{9,14})";
-	const char *text = integer ? whole : bounded ? some : any;
-	return dfa_pattern(&m->dfa, text, strlen(text), false, out);
+	return integer ? "-?(0|[1-9][0-9]{0,17})" :
+	       bounded ? "-?((0|[1-9][0-9]{0,8})([.][0-9]{1,6})?|[1-9][0-9]{9,14})" :
+			 "-?(0|[1-9][0-9]{0,14})([.][0-9]{1,15})?([eE][+\\-]?[0-9]{1,2})?";
 }
 
-int form_number(struct maker *m, bool integer, const struct number_bounds *b, uint32_t *at)
+/* The numbers of that look within all bounds; DFA_EMPTY: there is none. */
+static int within(struct maker *m, const char *text, const struct number_bounds *b, struct dfa **out)
 {
-	struct dfa *all, *one, *both;
-	int code = base(m, integer, b->lows + b->highs > 0, &all);
+	struct dfa *one, *both;
+	int code = dfa_pattern(&m->dfa, text, strlen(text), false, out);
 	for (uint32_t i = 0; code == 0 && i < b->lows + b->highs; i++) {
 		const bool low = i < b->lows;
 		const uint32_t k = low ? i : i - b->lows;
 		code = side(m, low ? b->low[k] : b->high[k], low, low ? b->low_open[k] : b->high_open[k], &one);
 		if (code == 0) {
-			code = dfa_both(&m->dfa, all, one, false, &both);
+			code = dfa_both(&m->dfa, *out, one, false, &both);
 			dfa_free(one);
-			dfa_free(all);
-			all = both;
+			dfa_free(*out);
+			*out = both;
 		}
 	}
 	if (code != 0) {
-		dfa_free(all);
-		all = NULL;
+		dfa_free(*out);
+		*out = NULL;
+	}
+	return code;
+}
+
+int form_number(struct maker *m, bool integer, const struct number_bounds *b, uint32_t *at)
+{
+	struct dfa *all, *longer;
+	int code = within(m, look(integer, b->lows + b->highs > 0), b, &all);
+	if (code == DFA_EMPTY && within(m, integer ? "-?[0-9]+" : "-?[0-9]+" FRACTION, b, &longer) == 0) {
+		dfa_free(longer);
+		return form_add_node(m, (struct node){.kind = NODE_NONE, .low = NONE_DIGITS}, at);
 	}
 	return form_add_dfa(m, NODE_DFA, code, all, at);
 }

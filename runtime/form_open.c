@@ -270,6 +270,22 @@ static int flatten_all(struct maker *m)
 	return code;
 }
 
+/* Nothing is of the form. Where each part that nothing is of has no number that is short enough, it is
+   a limit of ours, and said so. */
+static int nothing(struct maker *m)
+{
+	const struct form *f = m->f;
+	uint32_t none = 0, digits = 0;
+	for (uint32_t i = 0; i < f->nodes; i++) {
+		none += f->node[i].kind == NODE_NONE;
+		digits += f->node[i].kind == NODE_NONE && f->node[i].low == NONE_DIGITS;
+	}
+	if (none > 0 && none == digits)
+		return form_fail(m, -ERR_UNSUPPORTED, "a number's bounds leave only numbers of more digits than are "
+			"written (integers 18, others 15)");
+	return form_fail(m, -ERR_BAD_ARG, "no answer can be of this form");
+}
+
 static int finish(struct maker *m, uint32_t root)
 {
 	struct form *f = m->f;
@@ -277,18 +293,23 @@ static int finish(struct maker *m, uint32_t root)
 	TRY(flatten_all(m));
 	TRY(heights(m));
 	if (f->node[root].height >= FORM_HEIGHT_NONE)
-		return form_fail(m, -ERR_BAD_ARG, "no answer can be of this form");
+		return nothing(m);
 	if (f->node[root].height > FORM_NESTING_MAX)
 		return form_fail(m, -ERR_TOO_BIG, "the form is nested too deep");
 	f->kept = calloc(FORM_KEPT, sizeof *f->kept);
 	return f->kept ? form_walk_open(&f->walk) : -ERR_MEMORY;
 }
 
+_Static_assert(JSON_DEPTH_MAX == 64, "as the reason says");
+
 static int schema_root(struct maker *m, struct text schema, uint32_t *root)
 {
 	if (schema.length > FORM_SCHEMA_BYTES_MAX)
 		return form_fail(m, -ERR_TOO_BIG, "the schema is too long");
-	if (json_check(schema.at, schema.length, &m->root) != 0)
+	const int code = json_check(schema.at, schema.length, &m->root);
+	if (code == -ERR_OUT_OF_RANGE)
+		return form_fail(m, -ERR_TOO_BIG, "the schema's JSON is nested deeper than 64");
+	if (code != 0)
 		return form_fail(m, -ERR_BAD_ARG, "the schema is not JSON");
 	return form_schema(m, m->root, root);
 }

@@ -33,30 +33,36 @@ static int literal(struct maker *m, const char *text, size_t length, uint32_t *a
 	return form_add_choice(m, first, at);
 }
 
+_Static_assert(JSON_DEPTH_MAX == 64, "as the reason below says");
+
 /* The function of a tool and its name, which is as calls_parse reads names: with its quotes, 1 to 64
-   bytes, none of them escaped. A name that it would not take could be offered and never called. */
-static int tool_name(struct text text, struct json *function, struct json *name)
+   bytes, none of them escaped. A name that it would not take could be offered and never called.
+   NULL, or what is wrong. */
+static const char *tool_name(struct text text, struct json *function, struct json *name)
 {
 	struct json tool;
-	TRY(json_check(text.at, text.length, &tool));
-	if (json_kind(tool) != JSON_OBJECT)
-		return -ERR_BAD_ARG;
+	const int code = json_check(text.at, text.length, &tool);
+	if (code == -ERR_OUT_OF_RANGE)
+		return "a tool's JSON is nested deeper than 64";
+	if (code != 0 || json_kind(tool) != JSON_OBJECT)
+		return "a tool is no JSON object";
 	if (!json_find(tool, "function", function))
 		*function = tool;
 	if (json_kind(*function) != JSON_OBJECT || !json_find(*function, "name", name) ||
 	    json_kind(*name) != JSON_STRING)
-		return -ERR_BAD_ARG;
+		return "a tool has no name";
 	if (name->length < 3 || name->length > 66 || memchr(name->at, '\\', name->length))
-		return -ERR_BAD_ARG;
-	return 0;
+		return "a tool's name is empty, longer than 64 bytes or has escapes";
+	return NULL;
 }
 
-int form_names_check(const struct tool *tools, uint32_t tool_count)
+int form_names_check(const struct tool *tools, uint32_t tool_count, const char **reason)
 {
 	struct json function, name;
-	for (uint32_t i = 0; i < tool_count; i++)
-		TRY(tool_name(tools[i].json, &function, &name));
-	return 0;
+	*reason = NULL;
+	for (uint32_t i = 0; i < tool_count && !*reason; i++)
+		*reason = tool_name(tools[i].json, &function, &name);
+	return *reason ? -ERR_BAD_ARG : 0;
 }
 
 /* The arguments of a tool: an object, whatever else its schema would allow. */
@@ -88,8 +94,9 @@ static int tool_node(struct maker *m, const struct call_form *call, struct text 
 	struct form *f = m->f;
 	struct json function, name;
 	uint32_t child[3];
-	if (tool_name(tool, &function, &name) != 0)
-		return form_fail(m, -ERR_BAD_ARG, "a tool has no name that can be called");
+	const char *wrong = tool_name(tool, &function, &name);
+	if (wrong)
+		return form_fail(m, -ERR_BAD_ARG, wrong);
 	const size_t from = f->text.length;
 	const uint32_t first = f->alternatives;
 	TRY(json_write_raw(call->open, strlen(call->open), &f->text));
@@ -111,8 +118,8 @@ static int names_differ(struct maker *m, const struct tool *tools, uint32_t coun
 	struct json function, a, b;
 	for (uint32_t i = 0; i < count; i++)
 		for (uint32_t k = 0; k < i; k++)
-			if (tool_name(tools[i].json, &function, &a) == 0 &&
-			    tool_name(tools[k].json, &function, &b) == 0 && json_same(a, b))
+			if (!tool_name(tools[i].json, &function, &a) &&
+			    !tool_name(tools[k].json, &function, &b) && json_same(a, b))
 				return form_fail(m, -ERR_BAD_ARG, "two tools have one name");
 	return 0;
 }

@@ -532,8 +532,10 @@ static int step_run(struct forward *forward, const struct ops_batch *block,
 	if (clock)
 		clock->last = clock_now();
 	TRY(part_done(clock, STEP_BATCH, ops->batch(device, block)));
+#ifndef FORWARD_NO_TAGS /* only in tests/bench/forward_bare.c */
 	TRY(part_done(clock, STEP_TAGS, forward->integrity == INTEGRITY_OFF ? ops->tag_skip(device)
 									  : ops->tag_check(device)));
+#endif
 	TRY(part_done(clock, STEP_EMBED, ops->embed(device, w->embedding, arch->embedding_scale)));
 	TRY(step_layers(forward, clock));
 	if (block->sample_count > 0) {

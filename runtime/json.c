@@ -212,7 +212,7 @@ static enum json_scan read_bracket(char c, struct nesting *in, enum expect *expe
 {
 	if (c == '{' || c == '[') {
 		if (in->depth == JSON_DEPTH_MAX)
-			return JSON_WRONG;
+			return JSON_DEEP;
 		in->depth++;
 		in->objects = in->objects << 1 | (c == '{');
 		*expect = c == '{' ? A_KEY_OR_END : A_VALUE_OR_END;
@@ -280,8 +280,9 @@ int json_check(const char *text, size_t length, struct json *out)
 {
 	if (length > JSON_BYTES_MAX)
 		return -ERR_TOO_BIG;
-	if (json_scan(text, length, true, out) != JSON_WHOLE)
-		return -ERR_BAD_ARG;
+	const enum json_scan scan = json_scan(text, length, true, out);
+	if (scan != JSON_WHOLE)
+		return scan == JSON_DEEP ? -ERR_OUT_OF_RANGE : -ERR_BAD_ARG;
 	const char *end = text + length;
 	return skip_space(out->at + out->length, end) == end ? 0 : -ERR_BAD_ARG;
 }

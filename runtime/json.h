@@ -23,13 +23,14 @@ struct json {
 };
 
 /* Checks that the text is one value, with white space around it at most. -ERR_BAD_ARG: it is not
-   (also: not UTF-8, half a surrogate pair in an escape, too deep); -ERR_TOO_BIG. */
+   (also: not UTF-8, half a surrogate pair in an escape); -ERR_OUT_OF_RANGE: it is nested deeper than
+   JSON_DEPTH_MAX, whatever comes after that; -ERR_TOO_BIG: longer than JSON_BYTES_MAX. */
 int json_check(const char *text, size_t length, struct json *out);
 
 /* What a text begins with: a whole value (then *out has it; a number at the end of the text may go
-   on and counts as whole only if `final`), the beginning of one, or neither. White space before it
-   is skipped. */
-enum json_scan { JSON_WHOLE, JSON_PART, JSON_WRONG };
+   on and counts as whole only if `final`), the beginning of one, none, or one that is nested deeper
+   than JSON_DEPTH_MAX. White space before it is skipped. */
+enum json_scan { JSON_WHOLE, JSON_PART, JSON_WRONG, JSON_DEEP };
 enum json_scan json_scan(const char *text, size_t length, bool final, struct json *out);
 
 enum json_kind json_kind(struct json value);

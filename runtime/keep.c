@@ -15,7 +15,7 @@
 
 enum { ROW_VERSION = 2, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
 enum { KIND_TOKENS, KIND_MARKS, KIND_TOOLS };
-enum { FLAG_TOOLS = 1, FLAG_RAW = 2, FLAG_WAITS = 4 };
+enum { FLAG_TOOLS = 1, FLAG_RAW = 2, FLAG_WAITS = 4, WAITS_FOR_SHIFT = 8 /* how many results */ };
 
 struct row {
 	uint32_t version, principal;
@@ -159,7 +159,8 @@ void keep_session(struct daemon *d, uint32_t session)
 	row.touched_ms = keep_wall_ms();
 	row.history = history;
 	row.mark_count = s->mark_count;
-	row.flags = (s->tools ? FLAG_TOOLS : 0) | (s->raw ? FLAG_RAW : 0) | (s->waits_since_us ? FLAG_WAITS : 0);
+	row.flags = (s->tools ? FLAG_TOOLS : 0) | (s->raw ? FLAG_RAW : 0) | (s->waits_since_us ? FLAG_WAITS : 0) |
+		    s->waits_for << WAITS_FOR_SHIFT;
 	row.residency = v.residency;
 	row.residency_bytes = v.granted_bytes;
 	row.lease_us = v.lease_until_us > d->now_us ? v.lease_until_us - d->now_us : 0;
@@ -317,6 +318,7 @@ static int session_fill(struct daemon *d, struct session *s, const struct row *r
 	s->tools = row->flags & FLAG_TOOLS;
 	s->raw = row->flags & FLAG_RAW;
 	s->waits_since_us = row->flags & FLAG_WAITS ? d->now_us : 0;
+	s->waits_for = row->flags >> WAITS_FOR_SHIFT;
 	s->state = row->state;
 	memcpy(s->label, row->label, sizeof s->label);
 	s->label[LABEL_MAX] = 0;

@@ -32,7 +32,7 @@ struct kept_call {
 	uint32_t dry_allowed, dry_last;
 	uint64_t seed;
 	uint32_t bias_count, sampled, seq_made, alternatives;
-	uint32_t stop_token_count, kernel_boot; /* of when it began; 0: by an older program */
+	uint32_t stop_token_count, kernel_boot; /* of when it began */
 	uint64_t end_length, blob_length, text_length;
 	uint16_t stop_length[WIRE_STOPS_MAX];
 };
@@ -438,7 +438,7 @@ int keep_call_restart(struct daemon *d, uint32_t session, const struct wire_id *
 		c->deadline_us = d->now_us + (row.deadline_ms > now ? (row.deadline_ms - now) * 1000 : 1);
 	}
 	s->known = s->mark[s->mark_count - 1].start;
-	c->anew = c->anew || (row.kernel_boot != 0 && row.kernel_boot != d->kernel_boot);
+	c->anew = c->anew || row.kernel_boot != d->kernel_boot;
 	if (!c->anew)
 		keep_marks_restore(d, row.slot);
 	if (bad || d->restore_other || (c->forced && !c->own && !s->form))

@@ -12,6 +12,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
+#include <sodium.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -66,13 +67,18 @@ static void streams_map(struct daemon *d, uint64_t size)
 	d->marks = at == MAP_FAILED ? NULL : at;
 }
 
-/* Of the running kernel: marks that it has written are there as long as it runs. */
+/* Of the running kernel: marks that it has written are there as long as it runs. Where it cannot be asked
+   each process has a number of its own, so that no stream of before is joined in its middle. */
 static uint32_t kernel_boot(void)
 {
 	uint8_t text[64];
 	const int fd = open("/proc/sys/kernel/random/boot_id", O_RDONLY | O_CLOEXEC);
-	const ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
+	ssize_t n = fd < 0 ? 0 : read(fd, text, sizeof text);
 	uint32_t boot = 2166136261u;
+	if (n <= 0) {
+		n = sizeof text;
+		randombytes_buf(text, sizeof text);
+	}
 	for (ssize_t i = 0; i < n; i++)
 		boot = (boot ^ text[i]) * 16777619u;
 	if (fd >= 0)

@@ -3,13 +3,36 @@
  */
 #include "runtime/keep.h"
 
-/* Space, anchors, segments, readers: each change is said once. */
+/* What waits for the disk has waited for too long. */
+static void stall_say(struct daemon *d)
+{
+	const uint64_t settled = store_settled(d->store);
+	if (d->told.us == 0 || settled != d->told.at || settled == store_mark(d->store)) {
+		d->told.at = settled;
+		d->told.us = d->now_us;
+	}
+	const bool stalled = d->now_us >= d->told.us + d->options.audit_stall_ms * 1000;
+	if (stalled && !d->told.stalled)
+		log_say(LOG_ERROR, "the disk of the audit log does not answer: nothing new begins (audit_stalled) "
+			"until it does");
+	else if (!stalled && d->told.stalled)
+		log_say(LOG_NOTICE, "the disk of the audit log answers again");
+	d->told.stalled = stalled;
+}
+
+bool keep_stalled(const struct daemon *d)
+{
+	return d->told.stalled;
+}
+
+/* Space, anchors, segments, readers, the disk's answers: each change is said once. */
 void keep_say(struct daemon *d)
 {
 	const int space = store_space(d->store), archive = store_archive_failed(d->store);
 	const bool waits = store_waits(d->store);
 	const uint32_t reader = store_reader_stays(d->store), ended = store_reader_ended(d->store);
 	int anchor;
+	stall_say(d);
 	const uint64_t anchored = store_anchored(d->store, &anchor);
 	if (space == -ERR_DISK_FULL && d->told.space != space)
 		log_say(LOG_ERROR, "no room for the audit log in %.400s: nothing new begins (log_full) until "

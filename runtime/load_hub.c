@@ -151,12 +151,19 @@ int hub_file(struct hub *hub, const char *name, bool required, size_t most, stru
 	return code;
 }
 
+int hub_check(struct hub *hub, const char *name, const char *what, const char *text, size_t length,
+	      struct json *out)
+{
+	const int code = json_check(text, length, out);
+	if (code == -ERR_OUT_OF_RANGE)
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: %s is nested deeper than %d", name, what, JSON_DEPTH_MAX);
+	return code == 0 ? 0 : hub_refuse(hub, -ERR_BAD_FILE, "%s: %s is no JSON", name, what);
+}
+
 int hub_json(struct hub *hub, const char *name, bool required, struct hub_text *out)
 {
 	TRY(hub_file(hub, name, required, JSON_BYTES_MAX, out));
-	if (out->bytes && json_check(out->bytes, out->length, &out->json) != 0)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it is no JSON", name);
-	return 0;
+	return out->bytes ? hub_check(hub, name, "it", out->bytes, out->length, &out->json) : 0;
 }
 
 /* ---- Tensors. */

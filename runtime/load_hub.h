@@ -69,7 +69,10 @@ int hub_open_file(struct hub *hub, const char *name, bool required, int *fd, uin
 /* Reads a file of at most `most` bytes; *out is zero, and free(out->bytes) due in any case. A file that is
    not there is refused if required; else out->bytes stays NULL. */
 int hub_file(struct hub *hub, const char *name, bool required, size_t most, struct hub_text *out);
-/* The same of one that must be JSON. */
+/* A text must be JSON: a file's, or (what) a part of it. */
+int hub_check(struct hub *hub, const char *name, const char *what, const char *text, size_t length,
+	      struct json *out);
+/* hub_file of one that must be JSON. */
 int hub_json(struct hub *hub, const char *name, bool required, struct hub_text *out);
 /* The string in quotes, at most `room` - 1 bytes (room: at most HUB_NAME_MAX + 1), NUL after it; false if it
    is no string, longer, empty, or has a NUL. */

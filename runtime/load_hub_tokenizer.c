@@ -63,6 +63,19 @@ static char *keep(struct tables *t, struct json string, uint32_t *length)
 	return at;
 }
 
+/* A token that is found in the text as it is (Gemma's runs of spaces) is written with U+2581 for each space,
+   as the others are that the normaliser's text is made of. Returns the new length. */
+static uint32_t spaces_back(char *text, uint32_t length)
+{
+	uint32_t n = 0;
+	for (uint32_t i = 0; i < length;) {
+		const bool space = length - i >= 3 && memcmp(text + i, "\xe2\x96\x81", 3) == 0;
+		text[n++] = space ? ' ' : text[i];
+		i += space ? 3 : 1;
+	}
+	return n;
+}
+
 static int token_put(struct tables *t, struct json text, struct json id_value, uint32_t kind)
 {
 	int64_t id;
@@ -75,6 +88,8 @@ static int token_put(struct tables *t, struct json text, struct json id_value, u
 				  (long long)id);
 	token->text = keep(t, text, &token->length);
 	token->kind = kind;
+	if (kind == TOKEN_USER && t->scores)
+		token->length = spaces_back(token->text, token->length);
 	if (t->count <= id)
 		t->count = (uint32_t)id + 1;
 	return 0;

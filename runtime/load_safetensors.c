@@ -267,9 +267,9 @@ static int file_take(struct hub *hub, const char *name)
 	code = load_read(hub->fd[file], LENGTH_BYTES, length, text);
 	if (code != 0)
 		code = hub_refuse(hub, code, "%s: reading the header failed", shown);
-	else if (json_check(text, length, &header) != 0)
-		code = hub_refuse(hub, -ERR_BAD_FILE, "%s: its header is no JSON", shown);
 	else
+		code = hub_check(hub, shown, "its header", text, length, &header);
+	if (code == 0)
 		code = take_header(hub, file, header, LENGTH_BYTES + length);
 	free(text);
 	return code;

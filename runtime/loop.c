@@ -141,17 +141,16 @@ static void hello(struct daemon *d, uint32_t peer, const void *body, size_t leng
 	}
 	p->hello = true;
 	const char *name = d->principals[p->principal].name;
-	const struct wire_welcome w = {
+	struct wire_welcome w = {
 		.minor = (int)m.minor < WIRE_MINOR ? m.minor : WIRE_MINOR, .principal = {name, strlen(name)},
 		.frame_max = d->options.blob_bytes, .inflight_max = d->options.calls_principal,
 		.window_max = d->options.window_max, .depth_max = d->wire.depth,
 		.hb_ms = d->options.heartbeat_ms};
-	struct wire_welcome out = w;
 	uint8_t bytes[512];
 	struct wire_writer writer;
-	memcpy(out.boot.bytes, d->boot, sizeof d->boot);
+	memcpy(w.boot.bytes, d->boot, sizeof d->boot);
 	wire_writer_init(&writer, bytes, sizeof bytes);
-	CHECK(wire_write_welcome(&writer, &out) == 0);
+	CHECK(wire_write_welcome(&writer, &w) == 0);
 	peer_say(d, peer, WIRE_WELCOME, 0, bytes, writer.length);
 }
 
@@ -470,13 +469,15 @@ static void fd_drain(int fd)
 		;
 }
 
-static void engine_take(struct daemon *d)
+static bool engine_take(struct daemon *d)
 {
 	struct engine_job *job;
+	bool some = false;
 	/* Without room in the audit log the step waits: what changes something must be on record. */
-	while (step_room(d) && (job = engine_done(d->engine)))
+	for (; step_room(d) && (job = engine_done(d->engine)); some = true)
 		step_batch_done(d, job);
 	lower_tell(d);
+	return some;
 }
 
 static void store_take(struct daemon *d)
@@ -586,7 +587,8 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	d->now_us = loop_clock_us();
 	d->loop_turns++;
 	const uint64_t disk = lower_disk_tick(d);
-	engine_take(d);
+	if (engine_take(d))
+		calls_flush(d); /* before messages that have just come */
 	lower_submit(d);
 	store_take(d);
 	rates_tell(d);

@@ -71,7 +71,8 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 			    : v.state == SESSION_WAITING ? "queued"
 			    : s->waits_since_us ? "tool_wait" : "idle";
 	const bool tied = s->parent && !session_orphan(s);
-	wire_put_map(w, 12 + waits + tied);
+	const uint64_t back_us = sched_return_us(d->sched, s->sched, d->now_us);
+	wire_put_map(w, 12 + waits + tied + (back_us != UINT64_MAX));
 	wire_put_text(w, "sess");
 	wire_put_bin(w, s->id.bytes, sizeof s->id.bytes);
 	put_text(w, "state", state);
@@ -86,6 +87,8 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	put_u64(w, "idle_ms", v.state == SESSION_IDLE && d->now_us > v.idle_since_us
 				      ? (d->now_us - v.idle_since_us) / 1000 : 0);
 	put_text(w, "label", s->label);
+	if (back_us != UINT64_MAX)
+		put_u64(w, "returns_in_ms", back_us > d->now_us ? (back_us - d->now_us) / 1000 : 0);
 	if (tied) {
 		wire_put_text(w, "parent");
 		wire_put_bin(w, d->sessions[s->parent - 1].id.bytes, 16);
@@ -459,14 +462,14 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 		code = -ERR_FORBIDDEN;
 	/* Without room to record it nothing begins; what only looks is still served, and on a full disk
 	   what gives room back is too. */
-	if (code == 0 && methods[m->method].writes && !step_room(d))
+	if (code == 0 && methods[m->method].writes && (!step_room(d) || keep_stalled(d)))
 		code = d->store && store_waits(d->store) ? -ERR_LOG_FULL : -ERR_AUDIT_STALLED;
 	if (code == 0 && methods[m->method].writes && m->method != METHOD_SESSION_CLOSE &&
 	    m->method != METHOD_SESSION_FORGET && d->store &&
 	    store_space(d->store) == -ERR_DISK_FULL)
 		code = -ERR_LOG_FULL;
 	if (code) {
-		peer_reject(d, peer, channel, code);
+		peer_reject_why(d, peer, channel, code, m->why);
 		return;
 	}
 	if (m->window == WIRE_NONE)

@@ -3,8 +3,8 @@
  * from one daemon to another of the same model. What is imported is computed again, and says the same.
  *
  * How the history came to be travels as `course`: for each turn 16 bytes, little-endian: where it
- * began, where its output began, and the template's state before it; and once more for the end. What
- * comes in is as hostile as any argument.
+ * began, where its output began, and the template's state before it; and once more for the end, with how
+ * many results are waited for. What comes in is as hostile as any argument.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -14,6 +14,7 @@
 enum { COURSE_BYTES = 16 };
 enum { COURSE_OPEN = 1 << 8, COURSE_TOOLS = 1 << 9, COURSE_LINE = 1 << 10, COURSE_CALLS = 1 << 11,
 	COURSE_HEAD = 1 << 12, COURSE_ROLE = 3,
+	COURSE_WAITS_SHIFT = 16, COURSE_WAITS = 0x1f << COURSE_WAITS_SHIFT,
 	COURSE_ALL = COURSE_OPEN | COURSE_TOOLS | COURSE_LINE | COURSE_CALLS | COURSE_HEAD | COURSE_ROLE };
 
 /* What is not written here would be lost on the way. */
@@ -40,9 +41,9 @@ static void course_put(uint8_t *to, uint32_t start, uint32_t output, const struc
 				 (s->head_open ? COURSE_HEAD : 0u));
 }
 
-static int course_get(const uint8_t *from, struct turn_mark *out)
+static int course_get(const uint8_t *from, bool last, struct turn_mark *out)
 {
-	const uint32_t flags = u32_get(from + 12);
+	const uint32_t flags = u32_get(from + 12) & (last ? ~(uint32_t)COURSE_WAITS : UINT32_MAX);
 	if (flags & ~(uint32_t)COURSE_ALL)
 		return -ERR_BAD_ARG;
 	*out = (struct turn_mark){
@@ -77,7 +78,9 @@ void session_method_export(struct daemon *d, uint32_t call, const struct wire_ca
 	uint8_t *bytes = at + c->blob_length;
 	for (uint32_t i = 0; i < s->mark_count; i++)
 		course_put(bytes + (size_t)i * COURSE_BYTES, s->mark[i].start, s->mark[i].output, &s->mark[i].before);
-	course_put(bytes + course - COURSE_BYTES, s->history, s->history, &s->state);
+	uint8_t *last = bytes + course - COURSE_BYTES;
+	course_put(last, s->history, s->history, &s->state);
+	u32_put(last + 12, u32_get(last + 12) | s->waits_for << COURSE_WAITS_SHIFT);
 	c->text_used = c->blob_length + course;
 	const struct held_form *held = s->form;
 	wire_writer_init(&w, d->out, d->out_max);
@@ -134,7 +137,8 @@ static int course_take(struct daemon *d, struct session *s, const struct wire_ar
 		return -ERR_LIMIT;
 	for (size_t i = 0; i < count; i++) {
 		struct turn_mark mark;
-		TRY(course_get(a->course.at + i * COURSE_BYTES, &mark));
+		const uint8_t *from = a->course.at + i * COURSE_BYTES;
+		TRY(course_get(from, i + 1 == count, &mark));
 		if (mark.start < before || mark.output < mark.start || mark.output > s->history)
 			return -ERR_OUT_OF_RANGE;
 		before = mark.output;
@@ -145,8 +149,9 @@ static int course_take(struct daemon *d, struct session *s, const struct wire_ar
 		if (mark.start != s->history)
 			return -ERR_OUT_OF_RANGE;
 		s->state = mark.before;
+		s->waits_for = a->waits ? (u32_get(from + 12) & COURSE_WAITS) >> COURSE_WAITS_SHIFT : 0;
 	}
-	return 0;
+	return s->waits_for > WIRE_CALLS_MAX ? -ERR_OUT_OF_RANGE : 0;
 }
 
 void session_method_import(struct daemon *d, uint32_t call, const struct wire_call *m, const uint8_t *blob,

@@ -160,6 +160,8 @@ static const struct entry table[] = {
 	NUMBER("anchor-entries", anchor_entries, 1, 1 << 30, "1024", "... or after so many entries"),
 	NUMBER("audit-commit-ms", audit_commit_ms, 0, 1000, "0",
 	       "time to gather records for a commit; 0: none"),
+	NUMBER("audit-stall-ms", audit_stall_ms, 100, 3600000, "10000",
+	       "when the log's disk has answered nothing for so long, nothing new begins"),
 };
 enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
 

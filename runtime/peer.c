@@ -239,16 +239,23 @@ static bool strike(struct daemon *d, struct peer *p)
 	return true;
 }
 
-void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code)
+void peer_reject_why(struct daemon *d, uint32_t peer, uint64_t channel, int code, const char *why)
 {
 	struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
-			       .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
+			       .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE,
+			       .why = {why, why ? strlen(why) : 0}};
 	if (err.code >= ERR_VERSION && err.code <= ERR_TOO_BIG && strike(d, &d->peers[peer])) {
 		err.code = ERR_LIMIT;
+		err.why = (struct wire_str){NULL, 0};
 		err.after_ms = d->options.mute_ms;
 		err.limit = d->options.strikes;
 	}
 	peer_reject_numbers(d, peer, channel, &err);
+}
+
+void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code)
+{
+	peer_reject_why(d, peer, channel, code, NULL);
 }
 
 void peer_gone(struct daemon *d, uint32_t peer)

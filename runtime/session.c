@@ -241,17 +241,19 @@ int session_tools(struct daemon *d, struct session *s, const struct wire_args *a
 	s->tools = a->tool_count > 0;
 	if (!s->tools)
 		return 0;
-	TRY(form_names_check(tools, a->tool_count));
+	TRY(form_names_check(tools, a->tool_count, &s->form_why));
 	s->form = session_form_same(d, a);
 	if (s->form) {
 		s->form->sessions++;
 		return 0;
 	}
+	if (!d->form_index)
+		s->form_why = "this vocabulary can write no form";
 	struct held_form *held = d->form_index ? calloc(1, sizeof *held) : NULL;
 	if (!held)
 		return d->form_index ? -ERR_MEMORY : 0;
 	const int code = form_open(d->form_index, d->template, tools, a->tool_count, FORCED_STRING_MAX,
-				   &held->form, NULL);
+				   &held->form, &s->form_why);
 	if (code) {
 		free(held);
 		/* A tool that no form can be made of is no obstacle to offering it. */
@@ -285,12 +287,18 @@ int session_head(struct daemon *d, struct session *s, const struct wire_args *a)
 	struct tool tools[WIRE_TOOLS_MAX];
 	const struct message system = {.role = ROLE_SYSTEM, .content = {a->system.at, a->system.length}};
 	size_t count = 0;
-	if (!d->template || s->raw)
+	if (!d->template || s->raw) {
+		s->form_why = "without a template there is neither a system prompt nor a tool";
 		return a->system.at || a->tool_count ? -ERR_BAD_ARG : 0;
+	}
 	TRY(session_tools(d, s, a, tools));
 	rendering_clear(&d->rendering);
-	TRY(template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools, a->tool_count,
-			   &d->rendering));
+	const int rendered = template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools,
+					    a->tool_count, &d->rendering);
+	if (rendered != 0) {
+		s->form_why = NULL; /* it is something else that is wrong */
+		return rendered;
+	}
 	const int tokenised = session_tokenise(d, &count);
 	if (tokenised)
 		return tokenised == -ERR_TOO_BIG ? -ERR_CONTEXT_FULL : tokenised;
@@ -369,6 +377,13 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	session_begin(d, call, m, slot, session_head(d, s, a));
 }
 
+/* What is wrong with the tools, where it is they that are refused. */
+static struct wire_str form_why(const struct session *s, int code)
+{
+	const char *why = code == -ERR_BAD_ARG && !s->form ? s->form_why : NULL;
+	return (struct wire_str){why, why ? strlen(why) : 0};
+}
+
 void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, uint32_t slot, int code)
 {
 	const struct call *c = &d->calls[call];
@@ -387,7 +402,8 @@ void session_begin(struct daemon *d, uint32_t call, const struct wire_call *m, u
 			.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
 			.used = code < 0 ? WIRE_NONE : step_granted.free_bytes,
 			.asked = code < 0 ? WIRE_NONE : step_granted.asked_bytes,
-			.limit = code == -ERR_CONTEXT_FULL ? d->limits.context_tokens : WIRE_NONE};
+			.limit = code == -ERR_CONTEXT_FULL ? d->limits.context_tokens : WIRE_NONE,
+			.why = form_why(s, code)};
 		session_drop(d, slot);
 		call_fail_numbers(d, call, &err);
 		return;
@@ -449,9 +465,13 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	s->raw = parent->raw;
 	s->mark_count = parent->mark_count;
 	s->form = parent->form;
+	s->form_why = parent->form_why;
 	if (s->form)
 		s->form->sessions++;
-	s->waits_since_us = parent->waits_since_us;
+	if (tokens == parent->history) {
+		s->waits_since_us = parent->waits_since_us;
+		s->waits_for = parent->waits_for;
+	}
 	s->why_lost = "fork_tail";
 	s->parent = a->tied ? from + 1 : 0;
 	memcpy(s->mark, parent->mark, s->mark_count * sizeof *s->mark);
@@ -501,7 +521,7 @@ void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_
 	if (a->to_turn != WIRE_NONE)
 		tokens = a->to_turn < s->mark_count ? s->mark[a->to_turn].start : s->history;
 	session_rollback(d, slot, tokens);
-	s->waits_since_us = 0;
+	s->waits_since_us = s->waits_for = 0;
 	keep_session(d, slot);
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);

@@ -9,10 +9,9 @@
 
 #include "runtime/daemon.h"
 
-/* Together not more than half a page of memory. */
-enum { NEAR_BYTES = 2048, NEAR_MARKS = 20 };
-enum { NEAR_TOKENS = (NEAR_BYTES - NEAR_MARKS * (int)sizeof(struct turn_mark)) / 4 };
-_Static_assert(NEAR_TOKENS > 256, "a mark has grown: is it still worth it?");
+/* Marks, and behind them tokens: what a session that waits takes beside its pages stays below 4 KiB. Two
+   marks leave room for 374 tokens. */
+enum { NEAR_BYTES = 1536 };
 
 int session_rest_open(struct daemon *d)
 {
@@ -36,10 +35,10 @@ static void far_release(struct daemon *d, struct session *s)
 void session_rest(struct daemon *d, uint32_t session)
 {
 	struct session *s = &d->sessions[session];
-	uint32_t *token = (uint32_t *)(void *)(d->near + (size_t)session * NEAR_BYTES);
-	struct turn_mark *mark = (struct turn_mark *)(void *)(token + NEAR_TOKENS);
-	if (!s->used || s->call != NONE || s->token != s->far_token || s->history > NEAR_TOKENS ||
-	    s->mark_count > NEAR_MARKS)
+	struct turn_mark *mark = (struct turn_mark *)(void *)(d->near + (size_t)session * NEAR_BYTES);
+	uint32_t *token = (uint32_t *)(void *)(mark + s->mark_count);
+	if (!s->used || s->call != NONE || s->token != s->far_token ||
+	    (size_t)s->history * sizeof *token + (size_t)s->mark_count * sizeof *mark > NEAR_BYTES)
 		return;
 	memcpy(token, s->token, s->history * sizeof *token);
 	memcpy(mark, s->mark, s->mark_count * sizeof *mark);

@@ -125,11 +125,13 @@ static int parts_open(struct store *s, const struct store_options *options, char
 		      const char **warning)
 {
 	TRY(store_disk_open(options, &s->disk, reason, warning));
+	TRY(segments_check(options->dir, s->disk.uuid, reason));
 	TRY(anchor_open(&s->anchor, &s->disk, options->anchor_dir, reason));
 	uint64_t flushes;
 	TRY(store_flushes(&s->disk, &flushes, reason));
 	TRY(vault_open(options->dir, options->owners, s->disk.uuid, flushes, &s->vault, reason));
 	int err = archive_open(&s->archive, &s->disk);
+	atomic_store(&s->archived, s->disk.archived.seq);
 	if (err == 0)
 		err = room_open(s);
 	/* What the first entry relies on: without the keys no later start would take the log. */

@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "runtime/fault.h"
+#include "runtime/store_archive.h"
 #include "sched/check.h"
 
 enum { PATH_BYTES = 3200, UUID_HEX = 2 * STORE_UUID + 1, SERIES_MAX = 1000, TAIL_BYTES = 8192,
@@ -29,10 +30,11 @@ enum { PATH_BYTES = 3200, UUID_HEX = 2 * STORE_UUID + 1, SERIES_MAX = 1000, TAIL
 struct key_slot {
 	char magic[8];
 	struct anchor_key key;
+	uint8_t uuid[STORE_UUID];
 	uint32_t reserved, crc;
 };
-_Static_assert(sizeof(struct key_slot) == 56, "no holes in what is summed");
-static const char slot_magic[8] = "hfkey 1";
+_Static_assert(sizeof(struct key_slot) == 72, "no holes in what is summed");
+static const char slot_magic[8] = "hfkey 2"; /* one of a version before is none: a new series begins */
 
 static void anchor_path(char out[PATH_BYTES], const char *dir, const uint8_t uuid[STORE_UUID],
 			const char *end)
@@ -85,43 +87,47 @@ static uint32_t slot_crc(const struct key_slot *slot)
 	return store_crc_bytes(&copy, sizeof copy);
 }
 
-/* The newest key of the two places; false: there is none. */
-static bool key_read(int fd, struct anchor_key *key)
+/* The newest key of the two places; false: there is none. *other: one is of another log. */
+static bool key_read(int fd, const uint8_t uuid[STORE_UUID], struct anchor_key *key, bool *other)
 {
 	struct key_slot slot;
 	bool found = false;
+	*other = false;
 	for (unsigned i = 0; i < 2; i++) {
 		if (pread(fd, &slot, sizeof slot, (off_t)(i * sizeof slot)) != (ssize_t)sizeof slot ||
 		    memcmp(slot.magic, slot_magic, sizeof slot.magic) != 0 || slot.crc != slot_crc(&slot))
 			continue;
+		*other |= memcmp(slot.uuid, uuid, STORE_UUID) != 0;
 		if (found && (slot.key.series < key->series ||
 			      (slot.key.series == key->series && slot.key.index < key->index)))
 			continue;
 		*key = slot.key;
 		found = true;
 	}
+	sodium_memzero(&slot.key, sizeof slot.key);
 	return found;
 }
 
-static int key_write(int fd, const struct anchor_key *key)
+static int key_write(const struct store_anchor *a, const struct anchor_key *key)
 {
 	struct key_slot slot;
 	memset(&slot, 0, sizeof slot);
 	memcpy(slot.magic, slot_magic, sizeof slot.magic);
 	slot.key = *key;
+	memcpy(slot.uuid, a->uuid, STORE_UUID);
 	slot.crc = slot_crc(&slot);
-	const ssize_t n = pwrite(fd, &slot, sizeof slot, (off_t)(key->index % 2 * sizeof slot));
+	const ssize_t n = pwrite(a->key_fd, &slot, sizeof slot, (off_t)(key->index % 2 * sizeof slot));
 	sodium_memzero(&slot.key, sizeof slot.key);
 	if (n != (ssize_t)sizeof slot)
 		return n < 0 ? store_code(errno) : -ERR_DISK_FULL;
-	return fdatasync(fd) == 0 ? 0 : store_code(errno);
+	return fdatasync(a->key_fd) == 0 ? 0 : store_code(errno);
 }
 
 /* A new series: its first key is written down where the verifier finds it. */
 static int key_make(const struct store_anchor *a, const struct store_disk *disk, const char *dir,
 		    struct anchor_key *key)
 {
-	char path[PATH_BYTES], end[32], hex[2 * ANCHOR_KEY + 2];
+	char path[PATH_BYTES], end[32], text[2 * ANCHOR_KEY + UUID_HEX + 2];
 	int fd = -1;
 	randombytes_buf(key->bytes, sizeof key->bytes);
 	key->index = 0;
@@ -136,17 +142,56 @@ static int key_make(const struct store_anchor *a, const struct store_disk *disk,
 	}
 	if (fd < 0)
 		return -ERR_LIMIT;
-	sodium_bin2hex(hex, sizeof hex, key->bytes, sizeof key->bytes);
-	hex[2 * ANCHOR_KEY] = '\n';
-	const bool put = write(fd, hex, 2 * ANCHOR_KEY + 1) == 2 * ANCHOR_KEY + 1 && fsync(fd) == 0;
+	sodium_bin2hex(text, sizeof text, key->bytes, sizeof key->bytes);
+	text[2 * ANCHOR_KEY] = ' ';
+	sodium_bin2hex(text + 2 * ANCHOR_KEY + 1, UUID_HEX, disk->uuid, STORE_UUID);
+	const size_t length = sizeof text - 1; /* the hexadecimal ends in a 0 byte */
+	text[length - 1] = '\n';
+	const bool put = write(fd, text, length) == (ssize_t)length && fsync(fd) == 0;
 	int code = put ? 0 : store_code(errno);
-	sodium_memzero(hex, sizeof hex);
+	sodium_memzero(text, sizeof text);
 	close(fd);
 	if (code == 0)
-		code = key_write(a->key_fd, key);
+		code = key_write(a, key);
 	if (code != 0)
 		unlink(path);
 	return code;
+}
+
+/* Of a file that says of which log it is: 0 of one that does not, as those of a version before. */
+enum { OWNER_LINE = 4 + UUID_HEX, OWNER_OURS = 1 };
+
+static void owner_line(const uint8_t uuid[STORE_UUID], char line[OWNER_LINE + 1])
+{
+	char hex[UUID_HEX];
+	sodium_bin2hex(hex, sizeof hex, uuid, STORE_UUID);
+	snprintf(line, OWNER_LINE + 1, "log %s\n", hex);
+}
+
+static int owner_read(int fd, const uint8_t uuid[STORE_UUID], const char *path, char *reason)
+{
+	char line[OWNER_LINE], ours[OWNER_LINE + 1];
+	owner_line(uuid, ours);
+	if (pread(fd, line, sizeof line, 0) != (ssize_t)sizeof line || memcmp(line, "log ", 4) != 0 ||
+	    line[OWNER_LINE - 1] != '\n')
+		return 0;
+	return memcmp(line, ours, sizeof line) == 0 ? OWNER_OURS : store_refuse(reason, -ERR_INTEGRITY,
+		"anchors: '%s' is of another log: put the right one in its place, or move it away", path);
+}
+
+static int owner_check(int fd, const uint8_t uuid[STORE_UUID], const char *path, char *reason)
+{
+	char ours[OWNER_LINE + 1];
+	struct stat st;
+	const int code = owner_read(fd, uuid, path, reason);
+	owner_line(uuid, ours);
+	if (code < 0)
+		return code;
+	/* One that is cut off is a line that is none. */
+	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0 &&
+	    write(fd, ours, OWNER_LINE) != OWNER_LINE)
+		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", path, strerror(errno));
+	return 0;
 }
 
 /* The last whole line of the file; a line that was cut off is ended, so that the next is one. */
@@ -181,6 +226,20 @@ static int tail_read(int fd, struct anchor_line *last, bool *any)
 	return 0;
 }
 
+static bool segment_hash(const struct store_disk *disk, uint64_t seq, uint8_t hash[STORE_HASH])
+{
+	struct segment g;
+	const uint8_t *bytes;
+	uint32_t length;
+	if (segment_open(disk->dir, disk->uuid, seq, &g) != 0)
+		return false;
+	const bool there = segment_entry(&g, seq, &bytes, &length) == 0;
+	if (there)
+		memcpy(hash, bytes + length - STORE_HASH, STORE_HASH);
+	segment_close(&g);
+	return there;
+}
+
 /* The log must have the entry that its last anchor speaks of. */
 static int last_check(const struct store_disk *disk, const struct anchor_line *last, const char *dir,
 		      char *reason)
@@ -194,11 +253,12 @@ static int last_check(const struct store_disk *disk, const struct anchor_line *l
 			"or an old copy was put in its place; restore the newer copy, or move the anchors of this log "
 			"away to go on without them", disk->dir, (unsigned long long)disk->head.seq,
 			(unsigned long long)seq, dir);
-	if (seq <= disk->archived.seq && seq != disk->archived.seq)
-		return 0; /* verify looks into segments */
 	uint8_t hash[STORE_HASH];
 	int rc = 0;
-	if (seq == disk->archived.seq) {
+	if (seq < disk->archived.seq) {
+		if (!segment_hash(disk, seq, hash))
+			return 0; /* it was taken elsewhere, or is damaged, which verify tells */
+	} else if (seq == disk->archived.seq) {
 		memcpy(hash, disk->archived.hash, sizeof hash);
 	} else {
 		rc = mdb_txn_begin(disk->env, NULL, MDB_RDONLY, &txn);
@@ -233,17 +293,42 @@ static int folder_check(const struct store_disk *disk, const char *dir, char *re
 	return 0;
 }
 
+static int key_refuse(const struct store_disk *disk, char *reason)
+{
+	return store_refuse(reason, -ERR_INTEGRITY,
+		"audit log '%s': the file 'anchor' is of another log: restore the folder from one copy, or move that "
+		"file away: a new series of keys begins then", disk->dir);
+}
+
+int anchor_key_check(const struct store_disk *disk, char *reason)
+{
+	char path[PATH_BYTES];
+	struct anchor_key key;
+	bool other;
+	snprintf(path, sizeof path, "%.3000s/anchor", disk->dir);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return 0; /* no anchors are made, or a new series begins */
+	(void)key_read(fd, disk->uuid, &key, &other);
+	sodium_memzero(&key, sizeof key);
+	close(fd);
+	return other ? key_refuse(disk, reason) : 0;
+}
+
 static int keys_open(struct store_anchor *a, const struct store_disk *disk, const char *dir,
 		     const struct anchor_line *last, bool any, char *reason)
 {
 	char path[PATH_BYTES];
 	struct anchor_key key = {.index = 0};
+	bool other;
 	snprintf(path, sizeof path, "%.3000s/anchor", disk->dir);
 	a->key_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (a->key_fd < 0)
 		return store_refuse(reason, store_code(errno), "audit log '%s': the file 'anchor': %s", disk->dir,
 				    strerror(errno));
-	const bool known = key_read(a->key_fd, &key);
+	const bool known = key_read(a->key_fd, disk->uuid, &key, &other);
+	if (other)
+		return key_refuse(disk, reason);
 	/* A key that is ahead of the lines, or of another series, signs all the same: verify follows. */
 	if (known && any && key.series == last->series)
 		for (uint32_t i = 0; key.index <= last->index && i < KEYS_BEHIND; i++)
@@ -273,6 +358,8 @@ int anchor_open(struct store_anchor *anchor, const struct store_disk *disk, cons
 	if (flock(anchor->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
 		return store_refuse(reason, -ERR_IN_USE, "anchors: '%s' is in use by another process: one log, or a "
 				    "copy of it, runs already; stop that, or name another folder", path);
+	memcpy(anchor->uuid, disk->uuid, STORE_UUID);
+	TRY(owner_check(anchor->fd, disk->uuid, path, reason));
 	int code = tail_read(anchor->fd, &last, &any);
 	if (code != 0)
 		return store_refuse(reason, code, "anchors: '%s' cannot be used: %s", path, err_text(code));
@@ -325,7 +412,7 @@ int anchor_put(struct store_anchor *anchor, const struct store_head *head)
 	if (code == 0) {
 		anchor->seq = head->seq;
 		key_next(&anchor->key);
-		code = key_write(anchor->key_fd, &anchor->key);
+		code = key_write(anchor, &anchor->key);
 		atomic_store(&anchor->said, anchor->seq);
 	}
 	atomic_store(&anchor->err, code);
@@ -338,6 +425,7 @@ struct anchor_reader {
 	uint8_t uuid[STORE_UUID];
 	struct anchor_key key;
 	bool known; /* key is one of key.series */
+	bool other; /* its file is of another log */
 	uint32_t looked; /* the series whose key was looked for */
 	uint32_t lines, series, index; /* series, index: of the last line */
 };
@@ -357,6 +445,13 @@ int anchor_reader_open(const char *dir, const char *key_dir, const uint8_t uuid[
 		free(r);
 		return store_refuse(reason, store_code(code), "anchors: '%s': %s", path, strerror(code));
 	}
+	const int code = owner_read(fileno(r->file), uuid, path, reason);
+	if (code < 0) {
+		anchor_reader_close(&r);
+		return code;
+	}
+	if (code == OWNER_OURS)
+		(void)fseek(r->file, OWNER_LINE, SEEK_SET);
 	snprintf(r->dir, sizeof r->dir, "%.3000s", key_dir != NULL ? key_dir : dir);
 	memcpy(r->uuid, uuid, STORE_UUID);
 	*out = r;
@@ -365,7 +460,7 @@ int anchor_reader_open(const char *dir, const char *key_dir, const uint8_t uuid[
 
 static void key_find(struct anchor_reader *r, uint32_t series)
 {
-	char path[PATH_BYTES], end[32], hex[2 * ANCHOR_KEY + 1] = "";
+	char path[PATH_BYTES], end[32], hex[2 * ANCHOR_KEY + 1] = "", whose[UUID_HEX] = "", ours[UUID_HEX];
 	size_t n = 0;
 	if (r->looked == series)
 		return;
@@ -373,10 +468,12 @@ static void key_find(struct anchor_reader *r, uint32_t series)
 	snprintf(end, sizeof end, "%u.key", series);
 	anchor_path(path, r->dir, r->uuid, end);
 	FILE *file = fopen(path, "re");
-	r->known = file != NULL && fscanf(file, "%64[0-9a-f]", hex) == 1 &&
+	sodium_bin2hex(ours, sizeof ours, r->uuid, STORE_UUID);
+	r->known = file != NULL && fscanf(file, "%64[0-9a-f] %32[0-9a-f]", hex, whose) >= 1 &&
 		   sodium_hex2bin(r->key.bytes, ANCHOR_KEY, hex, strlen(hex), NULL, &n, NULL) == 0 && n == ANCHOR_KEY;
 	if (file != NULL)
 		fclose(file);
+	r->other = whose[0] != 0 && strcmp(whose, ours) != 0;
 	r->key.series = series;
 	r->key.index = 0;
 }
@@ -399,6 +496,7 @@ bool anchor_reader_next(struct anchor_reader *reader, struct anchor_line *line, 
 		const uint32_t most = ++reader->lines;
 		while (reader->known && reader->key.index < line->index && reader->key.index < most)
 			key_next(&reader->key);
+		line->key_other = reader->other;
 		line->signed_wrong = reader->known && reader->key.index != line->index;
 		if (reader->known && !line->signed_wrong) {
 			mac_make(right, &reader->key, text, signed_bytes);

@@ -2,15 +2,17 @@
  * Anchors: where the chain stood, written at times to a file in another folder, so that a log that is
  * cut at its end, set back or written anew is told from the one that was. Private to the store.
  *
- * The file UUID.anchors has a line for each anchor and is only appended to:
+ * The file UUID.anchors is only appended to. Its first line says of which log it is, and then it has one
+ * for each anchor:
  *
+ *	log UUID
  *	anchor SEQ BOOT WALL_NS HASH SERIES INDEX MAC
  *
  * HASH is that of entry SEQ. MAC is BLAKE2b-128 of the line before it, under a key that changes with
  * each line: the next is a hash of this one, and this one is then written over. So who takes the
  * machine cannot sign anew what lies behind. The first key of a series is written once, to the file
- * UUID.SERIES.key beside the anchors, to be taken away to where the verifier is; without it the
- * anchors are worth what the folder's protection is worth.
+ * UUID.SERIES.key beside the anchors, with the uuid, to be taken away to where the verifier is; without it
+ * the anchors are worth what the folder's protection is worth.
  */
 #ifndef HOLDFAST_RUNTIME_STORE_ANCHOR_H
 #define HOLDFAST_RUNTIME_STORE_ANCHOR_H
@@ -31,6 +33,7 @@ struct anchor_key {
 /* The writer's. */
 struct store_anchor {
 	int fd, key_fd;         /* -1: no anchors are made */
+	uint8_t uuid[STORE_UUID]; /* whose they are */
 	struct anchor_key key;  /* of the next line */
 	uint64_t seq;           /* the last that is anchored */
 	uint64_t at_ns;         /* when, of the monotonic clock */
@@ -45,6 +48,7 @@ struct anchor_line {
 	uint32_t boot, series, index;
 	uint8_t hash[STORE_HASH];
 	bool signed_right, signed_wrong; /* neither: the key is not at hand */
+	bool key_other; /* the file of its series' first key is of another log */
 	bool gap; /* a line before it is gone: each has the number after the last one's */
 };
 
@@ -52,6 +56,8 @@ struct anchor_line {
    with the log: -ERR_INTEGRITY if the log is behind it or another. dir NULL or "": no anchors. */
 int anchor_open(struct store_anchor *anchor, const struct store_disk *disk, const char *dir, char *reason);
 void anchor_close(struct store_anchor *anchor);
+/* For readers: whether the store's file `anchor`, if there is one, is this log's. */
+int anchor_key_check(const struct store_disk *disk, char *reason);
 /* Appends one; on disk when it returns 0. After an error the next call tries again. */
 int anchor_put(struct store_anchor *anchor, const struct store_head *head);
 

@@ -409,3 +409,40 @@ uint64_t segments_first(const char *dir, uint64_t seq)
 		from = first;
 	return from;
 }
+
+static int segment_refuse(const char *dir, const char *name, const char *what, char *reason)
+{
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log '%s': the file 'archive/%s' %s: put the right one "
+			    "in its place, or move it away", dir, name, what);
+}
+
+int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason)
+{
+	char path[PATH_BYTES];
+	uint64_t first, last;
+	int code = 0;
+	snprintf(path, sizeof path, "%.3000s/archive", dir);
+	DIR *d = opendir(path);
+	for (struct dirent *e; d != NULL && code == 0 && (e = readdir(d)) != NULL;) {
+		struct segment_head head = {.first = 0};
+		if (!segment_name(e->d_name, "seg", &first, &last))
+			continue;
+		segment_path(path, dir, first, last, "seg");
+		const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+		if (fd < 0 && errno == ENOENT)
+			continue; /* taken elsewhere just now */
+		const bool whole = fd >= 0 && pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+				   memcmp(head.magic, magic, sizeof magic) == 0;
+		if (fd >= 0)
+			close(fd);
+		if (!whole)
+			code = segment_refuse(dir, e->d_name, "is not a segment", reason);
+		else if (memcmp(head.uuid, uuid, STORE_UUID) != 0)
+			code = segment_refuse(dir, e->d_name, "is of another log", reason);
+		else if (head.first != first || head.last != last)
+			code = segment_refuse(dir, e->d_name, "has other entries than its name says", reason);
+	}
+	if (d != NULL)
+		closedir(d);
+	return code;
+}

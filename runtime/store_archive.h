@@ -58,6 +58,8 @@ void segment_close(struct segment *segment);
 /* An entry of it, and the hash before its first one. */
 int segment_entry(const struct segment *segment, uint64_t seq, const uint8_t **bytes, uint32_t *length);
 void segment_before(const struct segment *segment, uint8_t hash[STORE_HASH]);
+/* What each says of itself: of this log, and of the entries that its name says. Its entries are verify's. */
+int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason);
 /* The first entry from which on segments follow each other without a gap up to seq; seq + 1: none. */
 uint64_t segments_first(const char *dir, uint64_t seq);
 

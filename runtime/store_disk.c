@@ -192,7 +192,7 @@ static int uuid_read(struct store_disk *disk, const char *name, char *reason)
 		return store_refuse(reason, -ERR_BAD_FILE,
 			"audit log '%s': the file '%s' is not one of ours; choose another state folder",
 			disk->dir, name);
-	if (version != STORE_SCHEMA)
+	if (version < STORE_SCHEMA_FIRST || version > STORE_SCHEMA)
 		return store_refuse(reason, -ERR_UNSUPPORTED,
 			"audit log '%s': is of version %u, this program reads version %d; use the program "
 			"that made it, or choose another state folder", disk->dir, version, STORE_SCHEMA);
@@ -200,6 +200,7 @@ static int uuid_read(struct store_disk *disk, const char *name, char *reason)
 	    got != STORE_UUID || *end != 0)
 		return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the file '%s' is damaged; "
 				    "restore the folder from a copy, or choose another", disk->dir, name);
+	disk->schema = version;
 	return 0;
 }
 
@@ -213,14 +214,14 @@ int store_dir_sync(const char *dir)
 	return err;
 }
 
-/* A whole line or no file: a half-written "uuid.new" would make the folder look like another's. */
+/* 'uuid.new'. A whole line or no file: with a half-written one the folder would look like another's. */
 static int uuid_write(struct store_disk *disk, char *reason)
 {
 	char path[DIR_MAX + 16], made[DIR_MAX + 16], line[UUID_LINE], hex[2 * STORE_UUID + 1];
-	randombytes_buf(disk->uuid, STORE_UUID);
 	sodium_bin2hex(hex, sizeof hex, disk->uuid, STORE_UUID);
 	int n = snprintf(line, sizeof line, "%s %d %s\n", uuid_word, STORE_SCHEMA, hex);
 	snprintf(made, sizeof made, "%s/uuid.new", disk->dir);
+	(void)unlink(made); /* of an earlier try to bring the log forward */
 	int fd = open(disk->dir, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
 	bool named = fd < 0; /* not every file system has files without a name */
 	if (named)
@@ -361,11 +362,12 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 	/* A log of before these tables were has none of them yet. */
 	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
 		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
-	if (rc == 0 && make) {
-		uint32_t schema = STORE_SCHEMA;
-		store_genesis(disk->head.hash, disk->uuid);
-		MDB_val key = {6, "schema"}, value = {sizeof schema, &schema};
+	uint32_t schema = STORE_SCHEMA;
+	MDB_val key = {6, "schema"}, value = {sizeof schema, &schema};
+	if (rc == 0 && (make || disk->schema < STORE_SCHEMA))
 		rc = mdb_put(txn, disk->meta, &key, &value, 0);
+	if (rc == 0 && make) {
+		store_genesis(disk->head.hash, disk->uuid);
 		key = (MDB_val){4, "uuid"};
 		value = (MDB_val){STORE_UUID, disk->uuid};
 		if (rc == 0)
@@ -414,18 +416,25 @@ static int open_locked(const struct store_options *options, struct store_disk *d
 		return store_refuse(reason, -ERR_BAD_FILE,
 			"audit log '%s': data.mdb has none of its tables, but the log was in use before; "
 			"restore the folder from a copy, or move it away to begin a new log", disk->dir);
-	if (standing == STANDING_NONE)
+	if (standing == STANDING_NONE) {
+		disk->schema = STORE_SCHEMA;
+		randombytes_buf(disk->uuid, STORE_UUID);
 		TRY(uuid_write(disk, reason));
+	}
 	TRY(env_open(disk, map_first(disk, options), reason));
 	TRY(tables_open(disk, found == STORE_EMPTY, reason));
-	if (standing != STANDING_MADE)
+	TRY(beacon_open(disk, reason));
+	/* An older program would take the log, and not know what is in it now. */
+	if (disk->schema < STORE_SCHEMA)
+		TRY(uuid_write(disk, reason));
+	if (standing != STANDING_MADE || disk->schema < STORE_SCHEMA)
 		TRY(made_seal(disk, reason));
 	/* The child's word was for the file; this is for what this process reads of it. */
 	TRY(store_walk(disk->env, disk->uuid, WALK_HEAD, &walk, &found, reason));
 	disk->head = walk.head;
 	disk->archived = walk.archived;
 	disk->clean = walk.clean;
-	return beacon_open(disk, reason);
+	return 0;
 }
 
 int store_disk_open(const struct store_options *options, struct store_disk *disk, char *reason,

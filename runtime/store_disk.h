@@ -6,7 +6,7 @@
  *	lock                held by flock for the life of the daemon; its text is the process number
  *	uuid                one line of text: schema version and store_uuid; "uuid.new" while the
  *	                    store is being made
- *	beacon              see store_beacon.c
+ *	beacon              see store_beacon.c; says of which log it is
  *	keys                see store_vault.h
  *	anchor              see store_anchor.c; only where anchors are made
  *	archive/            see store_archive.h
@@ -34,7 +34,8 @@
 #include "runtime/store.h"
 
 enum {
-	STORE_SCHEMA = 2,
+	STORE_SCHEMA = 3,
+	STORE_SCHEMA_FIRST = 2,  /* of a log that is brought forward when it is opened */
 	STORE_HASH = 32,
 	STORE_UUID = 16,
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
@@ -106,6 +107,7 @@ struct store_disk {
 	MDB_env *env;
 	MDB_dbi meta, audit, own, kept[TABLE_COUNT];
 	uint8_t uuid[STORE_UUID];
+	uint32_t schema; /* as found in the file 'uuid' */
 	struct store_head head;
 	struct store_archived archived;
 	bool clean; /* as found at open */
@@ -129,6 +131,8 @@ int store_code_of(int lmdb_or_errno);
 
 /* store_beacon.c. Writing is for any thread and for a signal's handler. */
 int beacon_open(struct store_disk *disk, char *reason);
+/* For readers: 0 where there is none, or it is this log's. */
+int beacon_check(const struct store_disk *disk, char *reason);
 void beacon_write(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
 bool beacon_read(const struct store_disk *disk, unsigned place, struct beacon_slot *slot);
 void beacon_clear(const struct store_disk *disk, unsigned place);
@@ -158,6 +162,8 @@ int table_get(MDB_txn *txn, const struct store_disk *disk, struct vault *vault, 
 /* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
 uint32_t store_crc(uint64_t key, const struct store_own *row);
 uint32_t store_crc_bytes(const void *data, size_t bytes);
+/* Without an instruction for it; neither begins nor ends with the complement. */
+uint32_t store_crc_plain(uint32_t crc, const void *data, size_t bytes);
 void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
 		size_t value_bytes);
 void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID]);
@@ -218,6 +224,7 @@ struct store_walk {
 	struct store_head head;
 	struct store_archived archived;
 	uint64_t segments_first; /* WALK_ALL: the first entry that was found at all */
+	uint64_t flushes;        /* of the keys */
 	uint64_t entries, rows, checked; /* checked: entries whose hash was computed */
 	bool clean;
 };

@@ -16,6 +16,7 @@
 #include "runtime/store_anchor.h"
 #include "runtime/store_archive.h"
 #include "runtime/store_disk.h"
+#include "runtime/store_vault.h"
 #include "sched/check.h"
 
 /* Address space for reading: the file's own size counts, this is only what it may not exceed. */
@@ -409,6 +410,10 @@ static int check_entry(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], 
 	struct check *c = arg;
 	while (c->more && c->line.seq <= seq) {
 		const struct anchor_line *l = &c->line;
+		if (l->key_other)
+			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the file of the first key of series %u "
+					    "of its anchors is of another log: put the right one in its place, or move it "
+					    "away", l->series);
 		if (l->signed_wrong)
 			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the anchor of entry %llu is not signed "
 					    "with its key: the anchors were changed; compare with another copy of them",
@@ -448,8 +453,15 @@ int store_verify_all(const struct store_verify *what, struct store_verified *out
 	struct check check = {.out = out};
 	*out = (struct store_verified){0};
 	TRY(reader_open(what->dir, &r, reason));
-	int err = 0;
-	if (what->anchor_dir != NULL)
+	/* Files that a start would refuse, by their names. */
+	int err = beacon_check(&r->disk, reason);
+	if (err == 0)
+		err = vault_check(r->disk.dir, r->disk.uuid, r->walk.flushes, reason);
+	if (err == 0)
+		err = segments_check(r->disk.dir, r->disk.uuid, reason);
+	if (err == 0)
+		err = anchor_key_check(&r->disk, reason);
+	if (err == 0 && what->anchor_dir != NULL)
 		err = anchor_reader_open(what->anchor_dir, what->key_dir, r->disk.uuid, &check.reader, reason);
 	if (check.reader != NULL)
 		check_next(&check);

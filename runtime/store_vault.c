@@ -167,6 +167,14 @@ uint64_t vault_flushes(struct vault *vault)
 	return vault->own == OWN_NONE ? 0 : vault->slot[vault->own].ended_ms;
 }
 
+static int own_refuse(const char *dir, bool found, uint64_t number, uint64_t least, char *reason)
+{
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log '%s': the file 'keys' is %s: its number is %llu, "
+		"and that of data.mdb %llu; without the keys no session can be read: restore the folder from one "
+		"copy, or move it away to begin a new log", dir, found ? "an older one" : "of another log",
+		(unsigned long long)number, (unsigned long long)least);
+}
+
 /* What the log's last transaction was written with must be there. */
 static int own_check(struct vault *v, const char *dir, const uint8_t own[VAULT_OWNER], uint64_t least,
 		     char *reason)
@@ -179,11 +187,40 @@ static int own_check(struct vault *v, const char *dir, const uint8_t own[VAULT_O
 	v->own = at == INDEX_FREE ? OWN_NONE : v->index[at];
 	if (least == 0 || (v->own != OWN_NONE && v->slot[v->own].ended_ms >= least))
 		return 0;
-	return store_refuse(reason, -ERR_INTEGRITY, "audit log '%s': the file 'keys' is %s: its number is %llu, "
-		"and that of data.mdb %llu; without the keys no session can be read: restore the folder from one "
-		"copy, or move it away to begin a new log", dir,
-		v->own == OWN_NONE ? "of another log" : "an older one", (unsigned long long)vault_flushes(v),
-		(unsigned long long)least);
+	return own_refuse(dir, v->own != OWN_NONE, vault_flushes(v), least, reason);
+}
+
+/* The log's own slot of a file that a daemon may be writing to. */
+static bool own_find(int fd, const uint8_t own[VAULT_OWNER], uint64_t *number)
+{
+	struct slot slot;
+	bool found = false;
+	for (off_t at = 0; !found && pread(fd, &slot, sizeof slot, at) == (ssize_t)sizeof slot; at += sizeof slot)
+		if (slot.used == 1 && memcmp(slot.owner, own, VAULT_OWNER) == 0 && slot.crc == slot_crc(&slot)) {
+			*number = slot.ended_ms;
+			found = true;
+		}
+	sodium_memzero(&slot, sizeof slot);
+	return found;
+}
+
+int vault_check(const char *dir, const uint8_t own[VAULT_OWNER], uint64_t least, char *reason)
+{
+	char path[PATH_BYTES];
+	uint64_t number = 0;
+	bool found = false;
+	if (least == 0)
+		return 0;
+	snprintf(path, sizeof path, "%.3000s/keys", dir);
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return store_refuse(reason, store_code(errno), "audit log '%s': the file 'keys' cannot be used: %s",
+				    dir, strerror(errno));
+	/* A slot that is just being written may be read in two halves. */
+	for (unsigned i = 0; i < 3 && !found; i++)
+		found = own_find(fd, own, &number);
+	close(fd);
+	return found && number >= least ? 0 : own_refuse(dir, found, number, least, reason);
 }
 
 int vault_open(const char *dir, uint32_t owners, const uint8_t own[VAULT_OWNER], uint64_t least,

@@ -21,6 +21,8 @@ struct vault;
 int vault_open(const char *dir, uint32_t owners, const uint8_t own[VAULT_OWNER], uint64_t least,
 	       struct vault **out, char *reason);
 void vault_close(struct vault **vault);
+/* For readers: the same refusals; nothing is changed. */
+int vault_check(const char *dir, const uint8_t own[VAULT_OWNER], uint64_t least, char *reason);
 /* The owner's key; make: a new one if there is none. NULL: none, or no room. */
 const uint8_t *vault_key(struct vault *vault, const uint8_t owner[VAULT_OWNER], bool make);
 /* The owner has ended, and what it answered may still be asked for; ms: when. */

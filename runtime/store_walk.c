@@ -197,7 +197,7 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 	int rc = mdb_dbi_open(txn, "meta", 0, &meta);
 	if (rc == 0)
 		rc = meta_get(txn, meta, "schema", &schema, sizeof schema);
-	if (rc == 0 && schema != STORE_SCHEMA)
+	if (rc == 0 && (schema < STORE_SCHEMA_FIRST || schema > STORE_SCHEMA))
 		return store_refuse(reason, -ERR_UNSUPPORTED,
 			"audit log: data.mdb is of version %u, this program reads version %d; use the program "
 			"that made it, or choose another state folder", schema, STORE_SCHEMA);
@@ -225,6 +225,10 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 			rc = 0;
 		else if (rc == 0 && out->archived.seq > out->head.seq)
 			rc = MDB_CORRUPTED;
+	}
+	if (rc == 0) {
+		rc = meta_get(txn, meta, "keys", &out->flushes, sizeof out->flushes);
+		rc = rc == MDB_NOTFOUND ? 0 : rc;
 	}
 	out->entries = stat.ms_entries + out->archived.seq;
 	return rc == 0 ? 0 : refuse_file(reason, "its head does not read", rc);

@@ -218,35 +218,6 @@ static int batch_write(struct store *s, struct batch *b, uint64_t to)
 	return 0;
 }
 
-/* A transaction for which there was no room changed nothing, so it is tried again: with a larger map at
-   once, on a full disk until there is space. The ring fills meanwhile, and nothing in it is lost. */
-static int batch_try(struct store *s, struct batch *b, uint64_t to)
-{
-	const struct batch before = *b;
-	for (;;) {
-		const int err = batch_write(s, b, to);
-		if (err != -ERR_DISK_FULL)
-			return err;
-		*b = before;
-		store_entry_begin(&s->entry);
-		if (room_more(s))
-			continue;
-		if (!atomic_exchange(&s->waits, true))
-			store_announce(s);
-		s->room.disk_full = true;
-		room_look(s);
-		struct timespec deadline;
-		pthread_mutex_lock(&s->mutex);
-		const bool stop = s->stop;
-		store_deadline(&deadline, store_clock_ns(CLOCK_MONOTONIC) + FULL_WAIT_MS * 1000000ull);
-		if (!stop)
-			pthread_cond_timedwait(&s->wake, &s->mutex, &deadline);
-		pthread_mutex_unlock(&s->mutex);
-		if (stop)
-			return err;
-	}
-}
-
 /* Entries beyond what data.mdb is to keep go to a segment; a log that is nearly full gives up more. */
 static uint64_t archive_until(const struct store *s)
 {
@@ -285,6 +256,41 @@ static bool archive_some(struct store *s, struct batch *b, uint64_t now_ns)
 	if (code != 0)
 		s->archive_next_ns = now_ns + ARCHIVE_AGAIN_S * 1000000000ull;
 	return code == 0;
+}
+
+/* A transaction for which there was no room changed nothing, so it is tried again: with a larger map at
+   once, on a full disk until there is space. The ring fills meanwhile, and nothing in it is lost. */
+static int batch_try(struct store *s, struct batch *b, uint64_t to)
+{
+	struct batch before = *b;
+	for (;;) {
+		const int err = batch_write(s, b, to);
+		if (err != -ERR_DISK_FULL)
+			return err;
+		*b = before;
+		store_entry_begin(&s->entry);
+		if (room_more(s))
+			continue;
+		/* What a batch has no room for is room enough to take old entries out: a map that is full is
+		   emptied so. */
+		if (archive_some(s, b, store_clock_ns(CLOCK_MONOTONIC))) {
+			before = *b;
+			continue;
+		}
+		if (!atomic_exchange(&s->waits, true))
+			store_announce(s);
+		s->room.disk_full = true;
+		room_look(s);
+		struct timespec deadline;
+		pthread_mutex_lock(&s->mutex);
+		const bool stop = s->stop;
+		store_deadline(&deadline, store_clock_ns(CLOCK_MONOTONIC) + FULL_WAIT_MS * 1000000ull);
+		if (!stop)
+			pthread_cond_timedwait(&s->wake, &s->mutex, &deadline);
+		pthread_mutex_unlock(&s->mutex);
+		if (stop)
+			return err;
+	}
 }
 
 static uint64_t anchor_some(struct store *s, uint64_t now_ns)

@@ -105,6 +105,8 @@ static const char *read_call(struct json object, struct tool_call *call)
 	return NULL;
 }
 
+_Static_assert(JSON_DEPTH_MAX == 64, "as the reason below says");
+
 /* A call's object at `at`, after white space; *end: behind it. */
 static enum json_scan scan_object(struct scan *s, size_t at, struct tool_call *call, size_t *end)
 {
@@ -118,7 +120,8 @@ static enum json_scan scan_object(struct scan *s, size_t at, struct tool_call *c
 	const enum json_scan scan = json_scan(s->text + at, s->length - at, s->final, &object);
 	if (scan == JSON_PART && !s->final)
 		return JSON_PART;
-	s->out->reason = scan == JSON_PART ? "the JSON is cut off" : "the JSON is broken";
+	s->out->reason = scan == JSON_PART ? "the JSON is cut off" :
+			 scan == JSON_DEEP ? "the JSON is nested deeper than 64" : "the JSON is broken";
 	if (scan != JSON_WHOLE)
 		return JSON_WRONG;
 	*end = (size_t)(object.at - s->text) + object.length;

@@ -214,7 +214,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	d->undo.call = NONE;
 	if (c->state != CALL_RUNNING)
 		return;
-	s->waits_since_us = 0;
+	s->waits_since_us = s->waits_for = 0;
 	/* And its beginning before the first of its tokens is sent: it can be asked for after a kill. */
 	keep_call_begin(d, call);
 	if (d->store)
@@ -261,6 +261,14 @@ void turn_restart_fail(struct daemon *d, uint32_t call)
 	keep_session(d, c->session);
 }
 
+static void refuse(struct daemon *d, uint32_t call, int code, const char *why)
+{
+	const struct wire_err err = {
+		.code = code, .retry = "no", .after_ms = WIRE_NONE, .used = WIRE_NONE, .asked = WIRE_NONE,
+		.limit = WIRE_NONE, .why = {why, why ? strlen(why) : 0}};
+	call_fail_numbers(d, call, &err);
+}
+
 /* The turn's own form, if it asks for one; false: the call has failed, and its END says why. */
 static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a)
 {
@@ -270,12 +278,31 @@ static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a
 	if (code == 0)
 		return true;
 	turn_form_drop(c);
-	const struct wire_err err = {
-		.code = code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, .retry = "no", .after_ms = WIRE_NONE,
-		.used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE,
-		.why = {reason, reason ? strlen(reason) : 0}};
-	call_fail_numbers(d, call, &err);
+	refuse(d, call, code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, reason);
 	return false;
+}
+
+/* Each call of the turn has one result. Where nobody knows how many there are, what comes is taken. */
+static bool results_whole(const struct session *s, const struct wire_call *m)
+{
+	const struct wire_args *a = &m->a;
+	if (m->method != METHOD_SESSION_CONTINUE || a->tokens_in_blob || !s->waits_for)
+		return true;
+	for (uint32_t i = 0; i < a->message_count; i++)
+		for (uint32_t k = 0; k < i; k++) {
+			const struct wire_str *x = &a->messages[i].tool_call_id, *y = &a->messages[k].tool_call_id;
+			if (x->length == y->length && memcmp(x->at, y->at, x->length) == 0)
+				return false;
+		}
+	return a->message_count == s->waits_for;
+}
+
+static void results_refuse(struct daemon *d, uint32_t call, const struct session *s, uint64_t given)
+{
+	static const char why[] = "each call of the turn needs one result";
+	const struct wire_err err = {.code = ERR_BAD_ARG, .retry = "no", .after_ms = WIRE_NONE, .used = WIRE_NONE,
+				     .asked = given, .limit = s->waits_for, .why = {why, sizeof why - 1}};
+	call_fail_numbers(d, call, &err);
 }
 
 void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, const void *body,
@@ -293,12 +320,14 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		code = ERR_TURN_CONFLICT;
 	else if (busy && !a->supersede)
 		code = ERR_SESSION_BUSY;
-	else if (a->tool_choice == TOOL_REQUIRED && !s->form)
-		code = ERR_BAD_ARG;
 	else
 		code = tokens_check(d, &d->message.a.sampling);
 	if (code) {
 		call_fail(d, call, code);
+		return;
+	}
+	if (a->tool_choice == TOOL_REQUIRED && !s->form) {
+		refuse(d, call, ERR_BAD_ARG, s->form_why ? s->form_why : "the session has no tools");
 		return;
 	}
 	if (s->mark_count == d->options.session_turns) {
@@ -325,6 +354,10 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 			memcpy(c->text + length, blob, blob_length);
 		if (s->call != NONE)
 			call_cancel(d, s->call, END_SUPERSEDED);
+		return;
+	}
+	if (!results_whole(s, m)) {
+		results_refuse(d, call, s, a->message_count);
 		return;
 	}
 	if (!form_take(d, call, a))
@@ -551,6 +584,7 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (e->as.end.end == END_TOOL) {
 		turn_calls_fill(d, c, &end, ids);
 		s->waits_since_us = d->now_us;
+		s->waits_for = end.call_count;
 	} else if (!refused) {
 		turn_no_call_fill(d, c, &end);
 	}

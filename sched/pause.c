@@ -162,12 +162,11 @@ static uint64_t expected_ages(const struct sched *s, const double *hits)
 	return ages;
 }
 
-/* The worth of a unit at each age, of one return a second as 2^32. */
-static void class_value(struct sched *s, uint32_t class)
+/* Of all pauses: how many end at each age, and the time that is spent at it. */
+static void class_hits(const struct sched *s, uint32_t class, double hits[AGE_COUNT], double held[AGE_COUNT])
 {
-	struct pause_class *c = class_at(s, class);
-	const struct pause_class *base = class_at(s, class_parent(class));
-	double hits[AGE_COUNT], held[AGE_COUNT], left = 1;
+	const struct pause_class *c = class_at(s, class), *base = class_at(s, class_parent(class));
+	double left = 1;
 	double lean = base == c ? 0 : LEAN_RETURNS * RETURN_ONE / (double)base->seen;
 	for (uint32_t age = 0; age < AGE_COUNT; age++) {
 		double returns = c->returns[age] + lean * base->returns[age];
@@ -179,6 +178,14 @@ static void class_value(struct sched *s, uint32_t class)
 		held[age] = left * width / (1 + rate);
 		left -= hits[age];
 	}
+}
+
+/* The worth of a unit at each age, of one return a second as 2^32. */
+static void class_value(struct sched *s, uint32_t class)
+{
+	struct pause_class *c = class_at(s, class);
+	double hits[AGE_COUNT], held[AGE_COUNT];
+	class_hits(s, class, hits, held);
 	for (uint32_t from = 0; from < AGE_COUNT; from++) {
 		double best = 0, sum_hits = 0, sum_held = 0;
 		for (uint32_t age = from; age < AGE_COUNT; age++) {
@@ -198,7 +205,31 @@ static void class_value(struct sched *s, uint32_t class)
 		c->cut[1] = 8 * sum >= c->seen ? c->cut[1] : age;
 	}
 	c->news = 0;
-	c->base_seen = base->seen;
+	c->base_seen = class_at(s, class_parent(class))->seen;
+}
+
+/* When half of those that have paused so long are back. */
+uint64_t sched_return_us(const struct sched *s, uint32_t session, uint64_t now_us)
+{
+	const struct session *x = session_at(s, session);
+	double hits[AGE_COUNT], held[AGE_COUNT], left = 1, back = 0;
+	if (x->state != SESSION_IDLE || !x->pausing)
+		return UINT64_MAX;
+	const uint64_t paused = now_us > x->idle_since_us ? now_us - x->idle_since_us : 0;
+	if (x->returns_us > paused)
+		return x->idle_since_us + x->returns_us;
+	if (s->limits.policy != POLICY_COST)
+		return UINT64_MAX;
+	const uint32_t from = pause_age_of(paused);
+	class_hits(s, x->class, hits, held);
+	for (uint32_t age = 0; age < from; age++)
+		left -= hits[age];
+	for (uint32_t age = from; age + 1 < AGE_COUNT; age++) {
+		back += hits[age];
+		if (2 * back >= left)
+			return x->idle_since_us + age_begins_us(age + 1);
+	}
+	return UINT64_MAX;
 }
 
 /* Values anew when a sixteenth of what is known of the class, or of its kind, is news. One class a step,

@@ -152,6 +152,10 @@ struct session_view {
 };
 /* -ERR_NOT_FOUND if the index is not in use. */
 int sched_session(const struct sched *s, uint32_t session, struct session_view *out);
+/* When a session that pauses is expected back: what its hint says, or when half of those are back that have
+   paused so long in its way. UINT64_MAX: nobody knows, or it does not pause. Never in the past. The session
+   is in use. */
+uint64_t sched_return_us(const struct sched *s, uint32_t session, uint64_t now_us);
 
 struct turn_view {
 	uint64_t key;

@@ -110,12 +110,13 @@ class Daemon:
 
 
 class Wire:
+    process = None  # whose end is no news to wait for
+
     def __init__(self, endpoint, hello=True):
         self.socket = zmq.Context.instance().socket(zmq.DEALER)
         self.socket.setsockopt(zmq.LINGER, 0)
         self.socket.connect(endpoint)
         self.channel = 0
-        self.process = None  # whose end is no news to wait for
         if hello:
             self.send(HELLO, 0, {"client": "test", "minor": 0, "caps": []})
             self.welcome = self.expect(WELCOME)[3]

@@ -17,7 +17,7 @@
 #include "runtime/program.h"
 #include "tests/tap.h"
 
-enum { LENGTH_MAX = 320, PAGES = 24, SEQUENCES = 3, TOP = 4 };
+enum { LENGTH_MAX = 736, BESIDE_MAX = 320, ROWS_MAX = 512, PAGES = 48, SEQUENCES = 3, TOP = 4 };
 
 static const char *const kv_names[] = {"fp8", "int8", "bf16", "f32"};
 static const char *heart_cache; /* a folder for what is kept of a model, or NULL */
@@ -49,8 +49,8 @@ static int setup_open(const struct setup *s, struct run *run)
 	o.page_tokens = s->page_tokens;
 	o.page_count = PAGES * SEQUENCES;
 	o.sequences_max = SEQUENCES;
-	o.samples_max = LENGTH_MAX;
-	o.rows_max = LENGTH_MAX + 16;
+	o.samples_max = s->length < BESIDE_MAX ? BESIDE_MAX : ROWS_MAX;
+	o.rows_max = o.samples_max + 16;
 	o.context = LENGTH_MAX + 16;
 	o.cache_dir = heart_cache;
 	TRY(run_open("test", s->model, &o, run));
@@ -81,9 +81,9 @@ static int step(struct run *run, const struct run_sequence *sequence, const uint
 		} else if (neighbours) {
 			/* Its own history: other tokens, one to five rows a step. */
 			const uint32_t count = 1 + (from + i) % 5;
-			if (beside[i] + count > LENGTH_MAX)
+			if (beside[i] + count > BESIDE_MAX)
 				beside[i] = 0;
-			run_put(run, &other, tokens + (LENGTH_MAX - beside[i] - count), count,
+			run_put(run, &other, tokens + (BESIDE_MAX - beside[i] - count), count,
 				beside[i]);
 			beside[i] += count;
 		}
@@ -135,7 +135,7 @@ static int session(const struct setup *s, struct run *run, uint32_t *tokens, str
 		uint32_t given = s->length / 8 + 3 * turns[turn % 4], sampled = 5 + turns[turn % 4];
 		if (given > s->length - at)
 			given = s->length - at;
-		TRY(history(run, &sequence, tokens, at, at + given, 512, false, out));
+		TRY(history(run, &sequence, tokens, at, at + given, ROWS_MAX, false, out));
 		at += given;
 		for (; sampled > 0 && at < s->length; sampled--, at++) {
 			tokens[at] = out[at - 1].token;
@@ -146,7 +146,7 @@ static int session(const struct setup *s, struct run *run, uint32_t *tokens, str
 }
 
 static const struct way ways[] = {
-	{"one chunk", 512, false, false},
+	{"one chunk", ROWS_MAX, false, false},
 	{"chunks of 64", 64, false, false},
 	{"chunks of 7", 7, false, false},
 	{"one by one", 1, false, true},
@@ -156,12 +156,13 @@ static const struct way ways[] = {
 };
 
 /* Fork: the full pages are shared, the open one is copied; the copy goes on, then the original goes
-   on: neither sees the other. Rollback: other tokens over the end, then the right ones again. */
-static int fork_and_rollback(const struct setup *s, struct run *run, const uint32_t *tokens,
+   on: neither sees the other. Rollback: other tokens over the end, then the right ones again. Both at
+   `middle`, so that a window that reaches back over it sees pages of both. */
+static int fork_and_rollback(const struct setup *s, struct run *run, const uint32_t *tokens, uint32_t middle,
 			     const struct ops_sampled *truth, struct ops_sampled *out, bool *good)
 {
 	const struct ops *ops = forward_ops(run->forward);
-	const uint32_t middle = s->length * 2 / 3 | 1, page = middle / s->page_tokens;
+	const uint32_t page = middle / s->page_tokens;
 	const struct run_sequence sequence = sequence_at(0), fork = sequence_at(1);
 	uint32_t wrong[LENGTH_MAX];
 	for (uint32_t i = 0; i < LENGTH_MAX; i++)
@@ -172,7 +173,7 @@ static int fork_and_rollback(const struct setup *s, struct run *run, const uint3
 				   fork.page_first + i));
 	TRY(history(run, &fork, wrong, middle, s->length, 7, false, out));
 	TRY(history(run, &sequence, tokens, middle, s->length, 1, false, out));
-	*good = same(out, truth, 0, s->length);
+	*good = same(out, truth, 0, s->length) && *good;
 	/* The fork is rolled back to where it began, and takes the original's way. */
 	memset(out + middle, 0, (s->length - middle) * sizeof *out);
 	TRY(history(run, &fork, tokens, middle, s->length, 7, false, out));
@@ -188,7 +189,7 @@ static void heart(const struct setup *first)
 	for (uint32_t threads = threads_first; threads <= 2; threads++) {
 		struct setup s = *first;
 		struct run run;
-		bool good = false;
+		bool good = true;
 		s.threads = threads;
 		/* Another size of page on the second round changes nothing either. */
 		s.page_tokens = threads == 1 ? 16 : 64;
@@ -196,7 +197,7 @@ static void heart(const struct setup *first)
 		const struct run_sequence sequence = sequence_at(0);
 		if (threads == threads_first) {
 			EXPECT_EQ(session(&s, &run, tokens, lived), 0);
-			EXPECT_EQ(history(&run, &sequence, tokens, 0, s.length, 512, false, truth), 0);
+			EXPECT_EQ(history(&run, &sequence, tokens, 0, s.length, ROWS_MAX, false, truth), 0);
 			EXPECT(same(lived, truth, 0, s.length));
 		}
 		for (size_t i = 0; i < sizeof ways / sizeof ways[0]; i++) {
@@ -209,7 +210,10 @@ static void heart(const struct setup *first)
 				printf("# %s, %s KV, %u threads, %s\n", s.device ? s.device : ops_isa_name(s.isa),
 				       kv_names[s.kv], threads, ways[i].what);
 		}
-		EXPECT_EQ(fork_and_rollback(&s, &run, tokens, truth, out, &good), 0);
+		EXPECT_EQ(fork_and_rollback(&s, &run, tokens, s.length * 2 / 3 | 1, truth, out, &good), 0);
+		/* Longer than a window of 512: before it is full, above, and here while it slides. */
+		if (s.length > ROWS_MAX)
+			EXPECT_EQ(fork_and_rollback(&s, &run, tokens, s.length * 7 / 8 | 1, truth, out, &good), 0);
 		EXPECT(good);
 		run_close(&run);
 	}

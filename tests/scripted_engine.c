@@ -96,10 +96,13 @@ static void job_run(struct engine *e, struct engine_job *job)
 	job->measured_us = now_us() - start + 1;
 }
 
+/* Told outside of the lock: who is woken wants it at once. */
 static void done_put(struct engine *e, uint32_t index)
 {
 	const uint64_t one = 1;
+	pthread_mutex_lock(&e->lock);
 	e->done[e->done_count++] = index;
+	pthread_mutex_unlock(&e->lock);
 	ssize_t n = write(e->fd, &one, sizeof one);
 	CHECK(n == sizeof one);
 }
@@ -123,8 +126,8 @@ static void *main_loop(void *at)
 					      .tv_nsec = (long)((next - t) % 1000000) * 1000};
 		nanosleep(&rest, NULL);
 		job_run(e, &e->job[index]);
-		pthread_mutex_lock(&e->lock);
 		done_put(e, index);
+		pthread_mutex_lock(&e->lock);
 	}
 	pthread_mutex_unlock(&e->lock);
 	return NULL;
@@ -216,15 +219,15 @@ uint32_t engine_spare(const struct engine *e)
 
 void engine_submit(struct engine *e, struct engine_job *job)
 {
-	pthread_mutex_lock(&e->lock);
-	if (e->threaded) {
-		e->work[e->work_count++] = (uint32_t)(job - e->job);
-		pthread_cond_signal(&e->more);
-	} else {
+	if (!e->threaded) {
 		job_run(e, job);
 		done_put(e, (uint32_t)(job - e->job));
+		return;
 	}
+	pthread_mutex_lock(&e->lock);
+	e->work[e->work_count++] = (uint32_t)(job - e->job);
 	pthread_mutex_unlock(&e->lock);
+	pthread_cond_signal(&e->more);
 }
 
 struct engine_job *engine_done(struct engine *e)

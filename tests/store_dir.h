@@ -194,6 +194,24 @@ static inline int push_step(struct store *s, uint64_t step)
 	return push_wait(s, &r);
 }
 
+/* Every step from 1 to last, once and in order; the entries' records say so. */
+static inline uint32_t steps_wrong(uint64_t last)
+{
+	struct store_reader *reader;
+	static struct store_read_entry e;
+	uint64_t next = 1;
+	uint32_t wrong = 0;
+	if (store_reader_open(store_dir, &reader, store_reason) != 0)
+		return 1;
+	for (uint64_t seq = store_reader_first(reader); seq <= store_reader_last(reader); seq++) {
+		wrong += store_reader_entry(reader, seq, &e) != 0;
+		if (e.kind == STORE_STEP_END && e.count > 0 && e.records[0].kind == STORE_ASSIGN && !e.partial)
+			wrong += e.step != next++;
+	}
+	store_reader_close(&reader);
+	return wrong + (next != last + 1);
+}
+
 /* A test in a folder of its own. */
 static inline void dir_run(void (*test)(void), const char *what)
 {

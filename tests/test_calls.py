@@ -208,6 +208,47 @@ def stops(wire):
     balanced(wire)
 
 
+def results_of_some(wire):
+    """Each call of a turn has its result, once: fewer, more, or one twice is refused with the numbers and changes nothing; in a
+    fork, in another process, and in another daemon too."""
+    def goes_on(at, session, given):
+        return says(at, "done", session, "session.continue", given={"results": [{"tool_call_id": i, "content": "x"} for i in given]})[1]
+
+    def refused(at, session):
+        for given in (ids[:1], ids + ["more"], ids[:1] * 2, ids + ids[:1]):
+            end = goes_on(at, session, given).end
+            assert end["status"] == "error" and end["err"]["n"] == "bad_arg" and "result" in end["err"]["why"], end
+            assert (end["err"]["asked"], end["err"]["limit"]) == (len(given), 2), end
+            assert at.ok("session.show", sess=session)["r"]["state"] == "tool_wait"
+
+    own = daemon_rig.begin(None, "--template", "smollm2", "--kv-memory", "1M", model=PATH)
+    try:
+        first = Wire(own.endpoint)
+        session, reply = says(first, "two")
+        ids = [c["id"] for c in reply.end["next"]]
+        refused(first, session)
+        refused(first, first.ok("session.fork", sess=session)["sess"])
+        before = first.ok("session.fork", {"to_turn": 0}, sess=session)["sess"]
+        assert goes_on(first, before, ids).end["err"]["n"] == "turn_conflict", "nothing is waited for there"
+        daemon_rig.kill(own)
+        own = daemon_rig.begin(own.home, "--template", "smollm2", "--kv-memory", "1M", model=PATH)
+        again = Wire(own.endpoint)
+        refused(again, session)
+        exported = again.call("session.export", sess=session)
+        moved = wire.ok("session.import", exported.end["r"], exported.blob)["sess"]
+        refused(wire, moved)
+        for at, there in ((again, session), (wire, moved)):
+            after = goes_on(at, there, ids[::-1])
+            assert (after.status, after.text) == ("stop", "Done."), after.end
+            assert goes_on(at, there, ids).end["err"]["n"] == "turn_conflict"
+        wire.ok("session.close", sess=moved)
+        first.close()
+        again.close()
+    finally:
+        assert own.stop() == 0
+    balanced(wire)
+
+
 def lists(_):
     """Mistral's mark is a token of its own that is no text elsewhere."""
     own = Daemon(PATH, "--template", "mistral", "--kv-memory", "1M")
@@ -249,6 +290,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("a call is there whole or not at all, wherever a turn ends", limited),
     ("where no tools are offered text is text", not_offered),
     ("stop strings over tokens", stops),
+    ("each call has one result", results_of_some),
     ("Mistral's list behind its mark", lists),
     ("without a known template", unknown)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)

@@ -1,10 +1,15 @@
 """The command line against the daemon with a tiny model: top, watch, metrics, chat --resume, completion, man pages."""
+import fcntl
 import json
 import os
+import pty
 import re
+import select
+import struct
 import subprocess
 import sys
 import tempfile
+import termios
 import time
 
 import ar1
@@ -38,6 +43,52 @@ def top(wire):
     assert len(out.splitlines()) == 2
     run("top", "--interval", "0", code=2)
     wire.ok("session.close", sess=session)
+
+
+def on_a_terminal(arguments, rows, columns, keys, until):
+    """What a program prints on a terminal of that size up to `until`; then it is sent the keys."""
+    fd, there = pty.openpty()
+    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    child = subprocess.Popen([HOLDFAST, *arguments], stdin=there, stdout=there, stderr=there, start_new_session=True,
+                             env={**os.environ, "HOLDFAST_ENDPOINT": endpoint},
+                             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    os.close(there)
+    out, deadline = b"", time.time() + 20 * ar1.SLOW
+    try:
+        while not until(out.decode(errors="replace")):
+            assert time.time() < deadline, out
+            if select.select([fd], [], [], 0.1)[0]:
+                out += os.read(fd, 65536)
+        os.write(fd, keys)
+        while True:
+            try:
+                out += os.read(fd, 65536)
+            except OSError:  # the program is gone
+                break
+    finally:
+        os.close(fd)
+        code = child.wait(20 * ar1.SLOW)
+    return out.decode(errors="replace"), code
+
+
+def fits(wire):
+    """Pictures and tables are no larger than the terminal, however many sessions there are; the ids are whole."""
+    sessions = [wire.open(label="a long label, " * 4) for _ in range(40)]
+    wire.turn(sessions[0], words(30), max_tokens=2, ignore_end=True)
+    wire.ok("session.hint", {"returns_in_ms": 3600000}, sess=sessions[0])
+    for rows, columns in ((24, 80), (50, 132)):
+        out, code = on_a_terminal(["top", "--interval", "50"], rows, columns, b"\x03", lambda out: out.count("\033[H") > 4)
+        assert code == -2, code
+        picture = out.split("\033[2J")[3].replace("\r", "").split("\n")
+        assert len(picture) <= rows and all(len(line) <= columns for line in picture), (rows, columns, picture)
+        first = [line for line in picture if sessions[0].hex() in line]
+        titles = [line for line in picture if line.startswith("SESSION")][0]
+        assert first and " 59m " in first[0], picture
+        assert ("LOWER" in titles) == (columns == 132) and "BACK IN" in titles, picture
+        out, _ = on_a_terminal(["sessions"], rows, columns, b"", lambda out: sessions[-1].hex() in out)
+        assert all(len(line.rstrip("\r")) <= columns for line in out.split("\n")), out
+    for session in sessions:
+        wire.ok("session.close", sess=session)
 
 
 def watch(wire):
@@ -156,7 +207,7 @@ endpoint = daemon.endpoint
 wire = Wire(endpoint)
 tap = Tap()
 daemon_rig.run(tap, daemon, wire, [
-    ("top", top), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
+    ("top", top), ("what is for a terminal fits it", fits), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
     ("completion of shells, from the tables", completion), ("man pages", man_pages)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -49,7 +49,7 @@ def filled(value, known):
             return value["$text"][0] * value["$text"][1]
         if "$any" in value:
             return ANY
-        if "$let" in value:
+        if "$let" in value or "$most" in value:
             return value
         if "$same" in value:
             return known[value["$same"]]
@@ -64,6 +64,9 @@ def match(wanted, got, known, where=""):
         return
     if isinstance(wanted, dict) and "$let" in wanted:
         known[wanted["$let"]] = got
+    elif isinstance(wanted, dict) and "$most" in wanted:
+        if not 0 < got <= wanted["$most"]:
+            raise Other(f"{where} is {got}, and {wanted['$most']} is the most")
     elif isinstance(wanted, dict):
         for key in set(wanted) | {k for k in got if not k.startswith("x-")}:
             if key not in wanted:

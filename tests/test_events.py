@@ -18,62 +18,12 @@ import time
 import ar1
 import daemon_rig
 from ar1 import Refused, Tap, Wire, msgpack, pack, zmq
-from daemon_rig import MODEL, left_clean, words
+from daemon_rig import MODEL, Subscriber, left_clean, words
 
 SPAN = 16
 HOME = tempfile.mkdtemp(prefix="hf-events-")
 KV, REPLAY = f"ipc://{HOME}/kv.sock", f"ipc://{HOME}/kv-replay.sock"
 TEAM = f"ipc://{HOME}/team.sock"
-
-
-class Subscriber:
-    """Session events, as frames: topic and a zero byte, number, map."""
-
-    def __init__(self, endpoint, prefix=b"", kind=None):
-        self.socket = zmq.Context.instance().socket(kind or zmq.SUB)
-        self.socket.setsockopt(zmq.LINGER, 0)
-        self.socket.connect(endpoint)
-        if kind is None:
-            self.socket.setsockopt(zmq.SUBSCRIBE, prefix)
-        self.last = {}
-
-    def take(self, seconds):
-        if not self.socket.poll(int(seconds * 1000)):
-            return None
-        topic, number, body = self.socket.recv_multipart()
-        event = msgpack.unpackb(body)
-        assert topic == event["principal"].encode() + b"\0", (topic, event)
-        assert struct.unpack(">Q", number)[0] == event["seq"]
-        before = self.last.get(topic)
-        assert before is None or event["seq"] == before + 1, f"a gap after {before}: {event}"
-        self.last[topic] = event["seq"]
-        return event
-
-    def until(self, what, session=None):
-        """Events up to one of that kind."""
-        events, deadline = [], time.time() + 10 * ar1.SLOW
-        while time.time() < deadline:
-            event = self.take(0.1)
-            if event and session in (None, event["sess"]):
-                events.append(event)
-                if event["event"] == what:
-                    return events
-        raise AssertionError(f"no {what}; {events}")
-
-    def settle(self, wire):
-        """Until a session that is opened now is heard of: then all that comes later is."""
-        deadline = time.time() + 10 * ar1.SLOW
-        while time.time() < deadline:
-            session = wire.open()
-            wire.ok("session.close", sess=session)
-            if self.take(0.2):
-                while self.take(0.1):
-                    pass
-                return
-        raise AssertionError("nothing is heard")
-
-    def close(self):
-        self.socket.close()
 
 
 def names(events):

@@ -15,6 +15,10 @@ SCHEMA = {"type": "object", "properties": {"name": {"type": "string", "maxLength
                                            "id": {"type": "string", "pattern": "^[A-F0-9]{4}$"}}, "required": ["name", "age", "id"]}
 
 
+TWO = "of schema, regex, choices and a required tool_choice one at most"
+NAME = "a tool's name is empty, longer than 64 bytes or has escapes"
+
+
 def ask(wire, session, seed, **form):
     return wire.call("session.turn", {"messages": [{"role": "user", "content": "go"}], "max_tokens": 500, "temperature": 1.0,
                                       "seed": seed, **form}, sess=session)
@@ -74,11 +78,31 @@ def refusals(wire):
     cases = [({"schema": "{" + mark}, "the schema is not JSON"), ({"schema": json.dumps({"type": mark})}, "a type is no type"),
              ({"schema": json.dumps({"not": {"const": mark}})}, "the schema has \"not\""), ({"schema": "false"}, "no answer can be of this form"),
              ({"regex": f"({mark}"}, "a pattern's group is not closed"), ({"regex": f"(?={mark})"}, "a pattern looks ahead or behind, or sets flags"),
-             ({"regex": "(a|b)*a(a|b){20}"}, None), ({"schema": "1", "regex": "a"}, None), ({"choices": []}, None), ({"choices": ["a"], "tool_choice": "required"}, None)]
+             ({"regex": "(a|b)*a(a|b){20}"}, "a pattern has too many states"), ({"schema": "1", "regex": "a"}, TWO), ({"choices": ["a"], "regex": "a"}, TWO),
+             ({"choices": []}, "choices is empty"), ({"choices": [""]}, "choices"), ({"choices": mark}, "choices"), ({"choices": ["a"], "tool_choice": "required"}, TWO),
+             ({"schema": json.dumps({"type": "integer", "minimum": 10**30})}, "a number's bounds leave only numbers of more digits than are written (integers 18, others 15)"),
+             ({"schema": "[" * 65 + f"\"{mark}\"" + "]" * 65}, "the schema's JSON is nested deeper than 64"), ({"schema": 3}, "schema"),
+             ({"tool_choice": "required"}, "the session has no tools"), ({"tool_choice": mark}, "tool_choice"), ({"keep": 3}, "keep without tokens"),
+             ({"tokens": True}, "either messages or tokens")]
     for form, why in cases:
         err = refusal(wire, session, **form)
-        assert err["n"] == "bad_arg" and (why is None or err.get("why") == why), (form, err)
+        assert err["n"] in ("bad_arg", "out_of_range") and err.get("why") == why, (form, err)
         assert mark not in repr(err), err
+    for tools, why in [([f"{{\"{mark}\": 1}}"], "a tool has no name"), (["[1]"], "a tool is no JSON object"), (["{\"name\": \"\"}"], NAME), ([f"{{\"name\": \"{mark * 20}\"}}"], NAME),
+                       (["{\"name\": \"t\", \"x\": " + "[" * 64 + "]" * 64 + "}"], "a tool's JSON is nested deeper than 64"), (["{\"name\": \"t\"}"] * 2, "two tools have one name"),
+                       (["{\"name\": \"t\", \"parameters\": []}"], "a tool's parameters are no schema"), (mark, "tools")]:
+        try:
+            err = wire.call("session.open", {"template": "smollm2", "tools": tools}).end["err"]
+        except Refused as refused:
+            err = refused.args[0]
+        assert err["n"] == "bad_arg" and err.get("why") == why and mark not in repr(err), (tools, err)
+    # A tool that no form can be made of may be offered; a call of it cannot be forced, and it is said why.
+    other = wire.ok("session.open", {"template": "smollm2", "tools": ["{\"name\": \"t\", \"parameters\": {\"properties\": {\"a\": {\"not\": {}}}}}"]})["sess"]
+    fork = wire.ok("session.fork", sess=other)["sess"]
+    for one in (other, fork):
+        err = refusal(wire, one, tool_choice="required")
+        assert err["n"] == "bad_arg" and err.get("why") == "the schema has \"not\"", err
+        wire.ok("session.close", sess=one)
     for form, name in [({"regex": "a" * 20000}, "out_of_range"), ({"schema": "x" * 270000}, "out_of_range"), ({"choices": ["a"] * 300}, "out_of_range"),
                        ({"dry": 101}, "out_of_range"), ({"dry_base": 0.5}, "out_of_range"), ({"dry_allowed": 0}, "out_of_range"),
                        ({"schema": 3}, "bad_arg"), ({"dry": "x"}, "bad_arg")]:

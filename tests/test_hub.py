@@ -5,6 +5,7 @@ be wrong has its own refusal. Method: tiny random models of each architecture, w
 apart here and written as a folder; then one thing at a time is twisted.
 """
 import json
+import mmap
 import os
 import random
 import shutil
@@ -15,6 +16,7 @@ import tempfile
 
 BUILD = os.environ["BUILDDIR"]
 PROGRAM = os.path.join(BUILD, "holdfastd")
+PLAIN_KINDS = {4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"}
 SIZES = {0: ("F32", 4), 1: ("F16", 2), 30: ("BF16", 2)}
 QWEN_PATTERN = (r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+"
                 r"|\s+(?!\S)|\s+")
@@ -38,17 +40,19 @@ def report(good, what, detail=""):
 
 
 class Gguf:
-    """Just enough of the format for what make_tiny writes."""
+    """Just enough of the format for what make_tiny writes, and for the keys of others."""
 
-    def __init__(self, path):
+    def __init__(self, path, keys_only=False):
         with open(path, "rb") as file:
-            self.data = file.read()
+            self.data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if keys_only else file.read()
         self.at = 8
         tensors, keys = self.take("<QQ")
         self.keys = {}
         for _ in range(keys):
             name = self.text()
             self.keys[name] = self.value(self.take("<I")[0])
+        if keys_only:
+            return
         directory = []
         for _ in range(tensors):
             name = self.text()
@@ -77,8 +81,8 @@ class Gguf:
             return self.text()
         if kind == 9:
             item, n = self.take("<IQ")
-            return [self.value(item) for _ in range(n)]
-        return self.take({4: "<I", 5: "<i", 6: "<f"}[kind])[0]
+            return list(self.take(f"<{n}{PLAIN_KINDS[item]}")) if item in PLAIN_KINDS else [self.value(item) for _ in range(n)]
+        return self.take("<" + PLAIN_KINDS[kind])[0]
 
 
 def halves(entry, heads):
@@ -304,6 +308,7 @@ def check_headers(hub):
     end = len(hub.tensors[first][2])
     cases = [
         ("a header that is no JSON", text(b"{"), "header is no JSON"),
+        ("a header that is nested too deep", text(b"{\"a\":" + b"[" * 64 + b"]" * 64 + b"}"), "header is nested deeper than 64"),
         ("a header that is no object", text(b"[1]"), "no JSON object"),
         ("an unknown dtype", entry(first, dtype="F8_E4M3"), "F8_E4M3"),
         ("a dtype of another size", entry(first, dtype="F32" if hub.tensors[first][0] != "F32" else "F16"), "bytes for"),
@@ -416,6 +421,8 @@ def check_config(hub):
         hub.write()
         hub.put(name, b"nonsense")
         refused(hub, f"{name} that is no JSON", name, "no JSON")
+        hub.put(name, b"[" * 65 + b"]" * 65)
+        refused(hub, f"{name} that is nested too deep", name, "it is nested deeper than 64")
         os.unlink(os.path.join(hub.path, name))
         refused(hub, f"no {name}", name, "no such file")
 
@@ -501,11 +508,11 @@ def check_tokenizer(hub):
 
 def check_scores(hub):
     """A vocabulary with byte fallback: merges in order are what scores are."""
-    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "c", "ab", "bc", "abc", "\u2581a"]
+    pieces = ["<unk>", "<s>", "</s>"] + [f"<0x{b:02X}>" for b in range(256)] + ["\u2581", "a", "b", "c", "ab", "bc", "abc", "\u2581a", "\u2581\u2581"]
     vocab = {t: i for i, t in enumerate(pieces)}
     hub.write()
     hub.put("tokenizer.json", {
-        "added_tokens": [{"id": i, "content": pieces[i], "special": True} for i in range(3)],
+        "added_tokens": [{"id": i, "content": pieces[i], "special": i < 3} for i in (0, 1, 2, vocab["\u2581\u2581"])],
         "normalizer": {"type": "Sequence", "normalizers": [{"type": "Prepend", "prepend": "\u2581"},
                                                            {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"}]},
         "model": {"type": "BPE", "vocab": vocab, "byte_fallback": True, "merges": ["b c", "a b", "a bc", "\u2581 a"]}})
@@ -523,6 +530,8 @@ def check_scores(hub):
     # With the space before: "\u2581 a bc" is "\u2581" "abc"; then " ab" is "\u2581" "ab" since "a b" goes before "\u2581 a".
     want = [vocab[t] for t in ("\u2581", "abc", "\u2581", "ab", "<0xC3>", "<0xA9>")]
     report(got == want, "merges of a vocabulary with byte fallback keep their order", f"{got} for {want}")
+    got = json.loads(tokenize(hub.path, b"a  b"))
+    report(got[:2] == [vocab["\u2581a"], vocab["\u2581\u2581"]], "an added token of two spaces is found", str(got))
 
 
 def check_limits(hub):
@@ -631,4 +640,5 @@ def main():
     return 1 if failed else 0
 
 
-sys.exit(main())
+if __name__ == "__main__":
+    sys.exit(main())

@@ -63,7 +63,7 @@ static void limits_depth(void)
 	EXPECT_EQ(check(text, 2 * JSON_DEPTH_MAX), 0);
 	memset(text, '[', JSON_DEPTH_MAX + 1);
 	memset(text + JSON_DEPTH_MAX + 1, ']', JSON_DEPTH_MAX + 1);
-	EXPECT_EQ(check(text, 2 * JSON_DEPTH_MAX + 2), -ERR_BAD_ARG);
+	EXPECT_EQ(check(text, 2 * JSON_DEPTH_MAX + 2), -ERR_OUT_OF_RANGE);
 }
 
 static const char document[] =

@@ -343,6 +343,8 @@ static void turn_forms(void)
 		wire_writer_init(&w, body, sizeof body);
 		EXPECT_EQ(wire_write_call(&w, &m), 0);
 		EXPECT_EQ(wire_read_call(body, w.length, NULL, &out), forms & (forms - 1) ? -ERR_BAD_ARG : 0);
+		EXPECT((out.why != NULL) == ((forms & (forms - 1)) != 0));
+		EXPECT(out.why == NULL || strstr(out.why, "one at most") != NULL);
 		if (forms == 1)
 			EXPECT(is(out.a.schema, "{}") && !out.a.regex.at && out.a.choice_count == 0);
 		if (forms == 2)

@@ -75,7 +75,8 @@ def wrong_ones(wire):
             ({**good, "course": good["course"][:-1]}, blob, "bad_arg"),
             ({**good, "course": course(0, 36)}, blob, "out_of_range"), ({**good, "course": course(1, 36)}, blob, "out_of_range"),
             ({**good, "course": course(5, 1 << 31)}, blob, "out_of_range"), ({**good, "course": course(3, 1 << 20)}, blob, "bad_arg"),
-            ({**good, "course": course(2, 1 << 31)}, blob, "out_of_range"), ({**good, "template": "none", "tools": [TOOL]}, blob, "bad_arg"),
+            ({**good, "course": course(2, 1 << 31)}, blob, "out_of_range"), ({**good, "course": course(7, 1 << 21)}, blob, "bad_arg"),
+            ({**good, "waits": True, "course": course(7, 17 << 16)}, blob, "out_of_range"), ({**good, "course": course(3, 2 << 16)}, blob, "bad_arg"), ({**good, "template": "none", "tools": [TOOL]}, blob, "bad_arg"),
             ({**good, "template": "nobody"}, blob, "bad_arg"), ({**good, "course": "text"}, blob, "bad_arg"),
             ({k: v for k, v in good.items() if k != "course"}, blob, "bad_arg"), ({**good, "pages": b"x"}, blob, "unknown_field"),
             ({**good, "course": good["course"][:16] * 2000 + good["course"][16:]}, blob, "limit")):

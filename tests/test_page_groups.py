@@ -7,7 +7,7 @@ import subprocess
 import ar1
 import daemon_rig
 from ar1 import BUILD, Daemon, Tap, Wire
-from daemon_rig import FOLDER, balanced, left_clean, same, words
+from daemon_rig import FOLDER, balanced, begin, kill, left_clean, same, words
 
 GEMMA = os.path.join(FOLDER, "gemma.gguf")
 MISTRAL = os.path.join(FOLDER, "mistral.gguf")
@@ -26,8 +26,8 @@ def plan(model, *options):
     return json.loads(out.splitlines()[-1])
 
 
-def start(*options):
-    return Daemon(GEMMA, *OPTIONS, *options)
+def start(*options, home=None):
+    return begin(home, *OPTIONS, *options, model=GEMMA)
 
 
 trim = start("--kv-memory", "4M", "--host-memory", "2M", "--digest", "resume")
@@ -178,8 +178,10 @@ def pages_and_log(_):
 
 
 def no_disk(_):
-    """The disk tier has pages of one group: with windows it is not there, which is said, and nothing goes to it."""
-    daemon = start("--kv-memory", "2M", "--disk-bytes", "4M")
+    """The disk tier has pages of one group: with windows it is not there, which is said, and nothing goes to it. After a restart
+    such a session has its tokens, and its pages are computed again."""
+    options = ("--kv-memory", "2M", "--disk-bytes", "4M")
+    daemon = start(*options)
     w = Wire(daemon.endpoint)
     session = w.open()
     w.turn(session, words(200), max_tokens=3, ignore_end=True)
@@ -192,6 +194,15 @@ def no_disk(_):
     assert refused == "bad_arg", refused
     assert sum(w.ok("ledger.show")["r"]["accounts"].get("disk", {}).values()) == 0
     assert w.turn(session, words(3), max_tokens=3, ignore_end=True).usage["recomputed"] == 0
+    twin = w.ok("session.fork", sess=session)["sess"]
+    ids = words(5)
+    right = w.turn(twin, ids, max_tokens=9, ignore_end=True)
+    kill(daemon)
+    daemon = start(*options, home=daemon.home)
+    again = Wire(daemon.endpoint).turn(session, ids, max_tokens=9, ignore_end=True)
+    same(again, right)
+    usage = again.usage
+    assert usage["resident"] == usage["reloaded"] == 0 and usage["recomputed"] >= 205 and usage["diverged_why"] == "restarted", usage
     left_clean(daemon)
 
 

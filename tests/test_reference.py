@@ -5,7 +5,8 @@ no more. tests/data/logits-NAME.json holds the reference's logits at chosen posi
 continuation; the perplexities and divergences below are the same implementation's for these very windows, or
 the bounds that are promised. The default model is HOLDFAST_MODEL; the others are looked for in HOLDFAST_MODELS
 (a folder) and looked at in brief. HOLDFAST_SCALAR_ALL=1 has the scalar path go through every case of every model,
-greedy continuations and all, which takes many minutes.
+greedy continuations and all, which takes many minutes. HOLDFAST_REFERENCE=DIR has the fastest path go through every
+row of every case of DIR/logits/NAME.json, which are not thinned.
 """
 import json
 import os
@@ -24,11 +25,12 @@ NLL = 1.5495171
 # Promised divergence, in thousandths: 1.3 times what that implementation measured, near and at 7,000.
 BOUND = {("fp8", 0): 1.3 * 8.2, ("fp8", 7000): 1.3 * 15.3, ("int8", 0): 1.3 * 0.82, ("int8", 7000): 1.3 * 0.64}
 # The other models, from one window of 256 tokens: its mean negative log-probability, and what the precisions of K and V
-# cost there, all measured by the same program on this window.
+# cost there near and at 20,000, all measured by the same program on this window.
 OTHERS = {
-    "qwen2.5-coder-0.5b": (1.2125093, {"int8": 0.672, "fp8": 18.70}),
-    "gemma3-270m": (1.7871451, {"int8": 1.228, "fp8": 20.97}),
+    "qwen2.5-coder-0.5b": (1.2125093, {("int8", 0): 0.672, ("fp8", 0): 18.70, ("int8", 20000): 1.220, ("fp8", 20000): 22.59}),
+    "gemma3-270m": (1.7871451, {("int8", 0): 1.228, ("fp8", 0): 20.97, ("int8", 20000): 1.428, ("fp8", 20000): 18.24}),
 }
+REFERENCE = os.environ.get("HOLDFAST_REFERENCE")
 SCALAR_ALL = os.environ.get("HOLDFAST_SCALAR_ALL") == "1"
 TOP_TOLERANCE, CLOSE = 0.01, 0.02
 
@@ -133,12 +135,23 @@ def cases_of(name):
         return json.load(file)
 
 
+def check_whole(name, model):
+    """Every row of the reference, as it came, on the fastest path."""
+    if not REFERENCE:
+        return
+    with open(os.path.join(REFERENCE, "logits", f"{name}.json"), encoding="utf-8") as file:
+        cases = [dict(case, at=list(range(len(case["tokens"]))), generate=len(case["greedy"])) for case in json.load(file)]
+    rows = sum(len(case["at"]) for case in cases)
+    check_logits(model, cases, f"{name}: {len(cases)} cases, {rows} rows, on the fastest path", "--act", "f32", "--chunk", "100")
+
+
 def default():
     cases = cases_of("smollm2-135m")
     short = [c for c in cases if len(c["tokens"]) < 300]
     long = [c for c in cases if len(c["tokens"]) >= 300]
     check_logits(MODEL, cases if SCALAR_ALL else short, "logits of the scalar path", "--isa", "scalar")
     check_logits(MODEL, long, "logits of the fastest path with f32 activations", "--act", "f32", "--chunk", "100")
+    check_whole("smollm2-135m", MODEL)
     check_default()
     for kv, shift in BOUND:
         check_divergence(kv, shift)
@@ -160,10 +173,12 @@ def other(name):
     for case in cases:
         if name.startswith("gemma") or len(case["tokens"]) < 300:
             check_logits(model, [case], f"{name}: logits, {case['name']}", "--act", "f32", "--chunk", "100")
-    for kv, cost in costs.items():
-        found = run("perplexity", model, "--text", TEXT, "--window", "256", "--windows", "1", "--json", "--kv", kv, "--against", "f32")
+    check_whole(name, model)
+    for (kv, shift), cost in costs.items():
+        found = run("perplexity", model, "--text", TEXT, "--window", "256", "--windows", "1", "--json", "--kv", kv, "--against", "f32",
+                    "--shift", str(shift))
         mean = 1e3 * found["kl_mean"]
-        report(found["tokens"] == 128 and 0 < mean < 1.3 * cost, f"{name}: what {kv} costs",
+        report(found["tokens"] == 128 and 0 < mean < 1.3 * cost, f"{name}: what {kv} costs at position {shift}",
                f"KL {mean:.3f}e-3, at most 1.3 x {cost}e-3")
     report(abs(found["against_nll"] - nll) < 0.0005, f"{name}: perplexity with f32 KV and activations",
            f"nll {found['against_nll']:.5f}, reference {nll:.5f}")

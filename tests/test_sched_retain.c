@@ -87,6 +87,43 @@ static void a_hint_is_believed(void)
 	}
 }
 
+/* When a session is back: what its hint says, or what was seen of others like it; else nobody knows. */
+static void when_it_is_back(void)
+{
+	for (int learns = 0; learns < 2; learns++) {
+		struct rig r = open_as(learns ? POLICY_COST : POLICY_LRU, 6);
+		uint32_t both = rig_session(&r), tool = rig_session(&r), human = rig_session(&r);
+		for (int i = 0; i < 40; i++) { /* half a second for a tool, a minute for a person */
+			turn_as(&r, both, 1, END_TOOL);
+			r.now_us += 500000;
+			turn_as(&r, both, 1, END_STOP);
+			r.now_us += 60000000;
+			if (i % 8 == 7)
+				rig_rollback(&r, both, 0);
+		}
+		EXPECT(sched_return_us(r.s, tool, r.now_us) == UINT64_MAX);
+		turn_as(&r, tool, 4, END_TOOL);
+		turn_as(&r, human, 4, END_STOP);
+		const uint64_t quick = sched_return_us(r.s, tool, r.now_us);
+		const uint64_t slow = sched_return_us(r.s, human, r.now_us);
+		EXPECT((quick == UINT64_MAX) == !learns && (slow == UINT64_MAX) == !learns);
+		if (learns) {
+			EXPECT(quick >= r.now_us + 250000 && quick <= r.now_us + 1100000);
+			EXPECT(slow >= r.now_us + 30000000 && slow <= r.now_us + 130000000);
+			/* Past its usual time it is expected later, and never in the past. */
+			const uint64_t late = r.now_us + 20000000;
+			EXPECT(sched_return_us(r.s, tool, late) > late);
+		}
+		struct event e = rig_event(&r, EVENT_HINT);
+		e.session = tool;
+		e.as.hint.pause = PAUSE_TOOL;
+		e.as.hint.returns_in_us = 90000000;
+		rig_send(&r, &e);
+		EXPECT(sched_return_us(r.s, tool, r.now_us) == rig_view(&r, tool).idle_since_us + 90000000);
+		rig_close(&r);
+	}
+}
+
 /* Two tools of one principal, one quick and one slow: told apart by name. */
 static void tools_are_told_apart(void)
 {
@@ -221,6 +258,7 @@ int main(void)
 	TAP_RUN(cost_keeps_who_comes_back, "what comes back soon is kept, once it was seen to");
 	TAP_RUN(a_hint_is_believed, "a hint of a late return gives way first");
 	TAP_RUN(tools_are_told_apart, "tools are told apart by name");
+	TAP_RUN(when_it_is_back, "when a session is expected back");
 	TAP_RUN(fixed_times, "ttl keeps for so long, none keeps what is granted");
 	TAP_RUN(touch, "a session that was touched pauses as if its turn had just ended");
 	TAP_RUN(attention_counts, "with a knee the tail of a long context is worth more");

@@ -453,12 +453,13 @@ static void anchors_changed(void)
 	REQUIRE(anchored(&v, 0));
 	char path[900];
 	snprintf(path, sizeof path, "%s", anchor_file(".anchors"));
-	/* A digit of a hash; and a line that is made none. */
-	char text[200] = {0};
+	/* A digit of a hash; and a line that is made none. Before them stands whose they are. */
+	char text[250] = {0};
 	int fd = open(path, O_RDONLY);
-	REQUIRE(fd >= 0 && read(fd, text, sizeof text - 1) > 150);
+	REQUIRE(fd >= 0 && read(fd, text, sizeof text - 1) > 200 && memcmp(text, "log ", 4) == 0);
 	close(fd);
-	unsigned at = 0, space = 0;
+	const unsigned begun = (unsigned)(strchr(text, '\n') - text) + 1;
+	unsigned at = begun, space = 0;
 	for (; space < 4; at++)
 		space += text[at] == ' ';
 	while (text[at] < '0' || text[at] > '9')
@@ -467,7 +468,7 @@ static void anchors_changed(void)
 	EXPECT(anchored(&v, -ERR_INTEGRITY));
 	EXPECT(dir_says("not signed with its key"));
 	REQUIRE(byte_turn(path, at));
-	const off_t second = strchr(text, '\n') - text + 1;
+	const off_t second = strchr(text + begun, '\n') - text + 1;
 	REQUIRE(byte_turn(path, second));
 	EXPECT(anchored(&v, -ERR_INTEGRITY));
 	EXPECT(dir_says("is gone"));
@@ -475,7 +476,7 @@ static void anchors_changed(void)
 	REQUIRE(anchored(&v, 0));
 	/* A line that was cut off by the power: the next one is whole again. */
 	fd = open(path, O_WRONLY | O_APPEND);
-	REQUIRE(fd >= 0 && write(fd, text, 100) == 100);
+	REQUIRE(fd >= 0 && write(fd, text + begun, 100) == 100);
 	close(fd);
 	REQUIRE(play(&o, 1, 50));
 	REQUIRE(anchored(&v, 0));

@@ -198,11 +198,14 @@ static void versions(void)
 	REQUIRE(fd >= 0 && read(fd, line, sizeof line - 1) > 0);
 	close(fd);
 	char *digit = strchr(line, ' ') + 1;
+	for (*digit = '1'; *digit <= '4'; *digit = *digit == '1' ? '4' : '5') {
+		char words[16];
+		snprintf(words, sizeof words, "version %c", *digit);
+		put_file("uuid", line, strlen(line));
+		EXPECT_EQ(dir_try(), -ERR_UNSUPPORTED);
+		EXPECT(dir_says(words) && dir_says("reads version 3"));
+	}
 	*digit = '3';
-	put_file("uuid", line, strlen(line));
-	EXPECT_EQ(dir_try(), -ERR_UNSUPPORTED);
-	EXPECT(dir_says("version 3") && dir_says("reads version 2"));
-	*digit = '2';
 	digit[2] = digit[2] == 'a' ? 'b' : 'a';
 	put_file("uuid", line, strlen(line));
 	EXPECT_EQ(dir_try(), -ERR_INTEGRITY);
@@ -262,7 +265,7 @@ static void tampered(void)
 		{{"audit", NULL, 9, 0, true}, -ERR_INTEGRITY, "entry 9: it is not there"},
 		{{"own", NULL, 5, 9, false}, -ERR_INTEGRITY, "owner row 5"},
 		{{"meta", "head", 0, 20, false}, -ERR_INTEGRITY, "the head's"},
-		{{"meta", "schema", 0, 0, false}, -ERR_UNSUPPORTED, "version 3"},
+		{{"meta", "schema", 0, 1, false}, -ERR_UNSUPPORTED, "version 259"},
 		{{"meta", "uuid", 0, 4, false}, -ERR_INTEGRITY, "two different logs"},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {

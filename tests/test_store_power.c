@@ -4,7 +4,8 @@
  * made as a cut would have left it: after each write, and in the middle of one, with all that was written
  * before; and with no more than what was flushed before, file by file, names by their folder's flush. The
  * store verifies with its anchors and opens, whatever was said to be durable is there and can be read, and
- * what was forgotten cannot.
+ * what was forgotten cannot. HOLDFAST_POWER=1 cuts at each of them, in three places of a write, and opens
+ * each; else some are left out.
  *
  * The writes are seen by functions of this program that stand before those of the C library.
  */
@@ -429,6 +430,17 @@ static bool cut_judge(const struct folder *f, unsigned at, bool open, const char
 	return right;
 }
 
+/* Only so many bytes of the write are there. */
+static bool cut_torn(const struct folder *all, unsigned at, size_t part, bool open)
+{
+	struct folder torn = {.count = 0};
+	folder_copy(&torn, all);
+	op_do(&torn, &op[at], part);
+	const bool right = cut_judge(&torn, at, open, "in a write");
+	folder_free(&torn);
+	return right;
+}
+
 static unsigned op_of(enum kind kind, const char *part)
 {
 	unsigned n = 0;
@@ -464,7 +476,9 @@ static void keys_named(void)
 
 static void power_cuts(void)
 {
-	const bool slow = getenv("HOLDFAST_SANITIZED") != NULL;
+	const bool slow = getenv("HOLDFAST_SANITIZED") != NULL, whole = getenv("HOLDFAST_POWER") != NULL;
+	const unsigned torn_each = slow && !whole ? 8 : 1, all_each = slow && !whole ? 8 : 1;
+	const unsigned open_each = whole ? 1 : 8, flushed_each = slow && !whole ? 5 : 1;
 	const uint64_t steps = slow ? 30 : 42;
 	struct store *s;
 	REQUIRE(dir_open(&s) == 0);
@@ -489,20 +503,14 @@ static void power_cuts(void)
 	folder_copy(&all, &first);
 	for (unsigned i = 0; i <= op_count; i++) {
 		/* A sector is there or not. Of more any part may be. */
-		if (i < op_count && op[i].kind == WRITE && op[i].bytes >= 512 && i % (slow ? 8 : 2) == 0) {
-			struct folder torn = {.count = 0};
-			folder_copy(&torn, &all);
-			op_do(&torn, &op[i], 1 + op[i].bytes / 2);
-			const bool right = cut_judge(&torn, i, i % 8 == 0, "in a write");
-			folder_free(&torn);
-			cuts++;
-			if (!EXPECT(right))
+		const bool torn = i < op_count && op[i].kind == WRITE && op[i].bytes >= 512 && i % torn_each == 0;
+		for (unsigned part = whole ? 1 : 2; torn && part <= (whole ? 3 : 2); part++, cuts++)
+			if (!EXPECT(cut_torn(&all, i, op[i].bytes * part / 4 + 1, i % open_each == 0)))
 				return;
-		}
 		if (i == op_count || op[i].kind != FLUSH) {
-			if (i % (slow ? 8 : 1) == 0 || i == op_count) {
+			if (i % all_each == 0 || i == op_count) {
 				cuts++;
-				if (!EXPECT(cut_judge(&all, i, i % 4 == 0, "all before it")))
+				if (!EXPECT(cut_judge(&all, i, whole || i % 4 == 0, "all before it")))
 					return;
 			}
 		}
@@ -510,7 +518,7 @@ static void power_cuts(void)
 			op_do(&all, &op[i], op[i].bytes);
 	}
 	folder_free(&all);
-	for (unsigned i = 1; i <= op_count; i += slow ? 5 : 1) {
+	for (unsigned i = 1; i <= op_count; i += flushed_each) {
 		/* After a flush more is there than before. */
 		if (i < op_count && op[i - 1].kind != FLUSH && !op[i - 1].flushed)
 			continue;

@@ -266,78 +266,6 @@ static void copied_under_load(void)
 	EXPECT(dir_sound(&v));
 }
 
-static void swap(const char *name, const char *other)
-{
-	char command[1200];
-	snprintf(command, sizeof command, "mv '%s/%s' '%s/tmp' && mv '%s/%s' '%s/%s' && mv '%s/tmp' '%s/%s'",
-		 store_dir, name, store_dir, other, name, store_dir, name, store_dir, other, name);
-	EXPECT(system(command) == 0);
-}
-
-/* A log with something kept of `owner`, in so many more steps. */
-static bool filled(uint8_t owner, unsigned steps)
-{
-	struct store *s;
-	if (dir_open(&s) != 0)
-		return false;
-	for (uint64_t step = 1; step <= steps; step++) {
-		const struct store_key key = {.bytes = {owner}, .length = 1};
-		const uint8_t whose[16] = {owner, (uint8_t)step};
-		EXPECT_EQ(store_keep(s, TABLE_TURN, &key, false, whose, &owner, 1), 0);
-		EXPECT_EQ(push_step(s, step), 0);
-		durable_wait(s, step);
-	}
-	return store_close(&s) == 0;
-}
-
-/* Files of two folders are exchanged, one is gone, or one of an older state is put back: it is refused, says
-   which it is, and with the right file all is as it was. */
-static void swapped(void)
-{
-	static const struct { const char *name, *says; } cases[] = {
-		{"data.mdb", "two different logs"}, {"uuid", "two different logs"},
-		{"keys", "'keys' is of another log"},
-	};
-	char mine[256], other[400], command[1200];
-	snprintf(mine, sizeof mine, "%s", store_dir);
-	snprintf(other, sizeof other, "%s other", store_dir);
-	REQUIRE(filled(1, 5));
-	REQUIRE(mkdir(other, 0700) == 0);
-	snprintf(store_dir, sizeof store_dir, "%.250s", other);
-	REQUIRE(filled(2, 9));
-	snprintf(store_dir, sizeof store_dir, "%s", mine);
-	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-		swap(cases[i].name, other);
-		EXPECT_EQ(dir_try(), -ERR_INTEGRITY);
-		EXPECT(dir_says(cases[i].says));
-		swap(cases[i].name, other);
-		EXPECT_EQ(dir_try(), 0);
-	}
-	snprintf(command, sizeof command, "cp -p '%s/keys' '%s/mine'", mine, mine);
-	REQUIRE(system(command) == 0 && filled(3, 4));
-	snprintf(command, sizeof command, "cp -p '%s/keys' '%s/keys.new'; cp -p '%s/mine' '%s/keys'", mine, mine,
-		 mine, mine);
-	EXPECT(system(command) == 0);
-	EXPECT_EQ(dir_try(), -ERR_INTEGRITY);
-	EXPECT(dir_says("'keys' is an older one"));
-	unlink(dir_path("keys"));
-	EXPECT_EQ(dir_try(), -ERR_NO_FILE);
-	EXPECT(dir_says("'keys' cannot be used"));
-	EXPECT(access(dir_path("keys"), F_OK) != 0); /* nothing is made anew */
-	EXPECT(rename(dir_path("keys.new"), dir_path("keys")) == 0);
-	struct store *s;
-	struct store_key key = {.bytes = {3}, .length = 1};
-	uint8_t value = 0;
-	size_t bytes = 1;
-	REQUIRE(dir_open(&s) == 0);
-	EXPECT_EQ(store_kept(s, TABLE_TURN, &key, &value, &bytes), 0);
-	EXPECT_EQ(value, 3);
-	EXPECT_EQ(store_close(&s), 0);
-	snprintf(store_dir, sizeof store_dir, "%.250s", other);
-	dir_drop();
-	snprintf(store_dir, sizeof store_dir, "%s", mine);
-}
-
 /* What the known crafted files do: numbers of the file's pages that lead where nothing is. In each page one
    of its numbers becomes one that is far too large, 0, or that of another page. */
 static void crafted(void)
@@ -391,7 +319,6 @@ int main(int argc, char **argv)
 	dir_run(flush_stalls, "a flush that does not come back: pushing never waits, and has a bound");
 	dir_run(name_space, "a second opener of another name space is refused");
 	dir_run(copied_under_load, "a copy under load is whole up to where it was made, and opens");
-	dir_run(swapped, "files of two logs exchanged, gone, or of an older state: refused, and named");
 	dir_run(crafted, "crafted numbers in any page crash a child at most");
 	return tap_done();
 }

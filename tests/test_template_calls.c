@@ -80,6 +80,10 @@ static void finds_none(void)
 		    !EXPECT(c.text_length == strlen(broken[i])) || !EXPECT(c.reason && c.reason[0]))
 			printf("# %s\n", broken[i]);
 	}
+	char deep[200] = "<tool_call>{\"name\": \"a\", \"arguments\": {\"x\": ";
+	memset(deep + strlen(deep), '[', 63);
+	struct calls c = parse(deep, false);
+	EXPECT(c.state == CALLS_BROKEN && c.reason && !strcmp(c.reason, "the JSON is nested deeper than 64"));
 	EXPECT_EQ(parse("", false).state, CALLS_NONE);
 	EXPECT_EQ(parse("a < b <tool_cal", false).state, CALLS_MAYBE);
 	EXPECT_EQ(parse("a < b <tool_cal", false).text_length, 6);

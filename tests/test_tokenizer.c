@@ -1,7 +1,7 @@
 /*
  * Merges, control tokens, capacity and the streaming decoder, on small vocabularies made here. Method:
  * what can be said by hand; a plain quadratic merger as the second opinion, for merges and for
- * scores; random bytes; long texts of the awkward kinds under a time bound.
+ * scores; random bytes; long texts of the awkward kinds in proportion to their length.
  */
 #define _GNU_SOURCE
 #include <time.h>
@@ -9,6 +9,7 @@
 #include "runtime/tokenizer.h"
 #include "tests/gguf_make.h"
 #include "tests/draw.h"
+#include "tests/long_text.h"
 #include "tests/tap.h"
 
 static char reason[MODEL_REASON_MAX];
@@ -479,27 +480,11 @@ static void streams_utf8(void)
 
 static void long_texts_are_fast(void)
 {
-	enum { LONG = 1 << 20 };
-	static const char *const unit[] = {"a", " ", "\n ", "=\"", "\xff", "\xe4\xb8\xad", "1",
-					   "    return x[i] + 1; // no\n", "<|im_end"};
-	const struct tokenizer *t = small;
 	char *text = malloc(LONG);
-	uint32_t *ids = malloc(3 * LONG * sizeof *ids);
-	REQUIRE(t && text && ids);
-	for (unsigned u = 0; u < sizeof unit / sizeof unit[0]; u++) {
-		for (size_t i = 0; i < LONG; i++)
-			text[i] = unit[u][i % strlen(unit[u])];
-		for (int special = 0; special < 2; special++) {
-			size_t count = 0;
-			double start = now();
-			EXPECT_EQ(tokenizer_encode(t, text, LONG, special, ids, 3 * LONG, &count), 0);
-			double s = now() - start;
-			printf("# 1 MiB of unit %u: %zu ids in %.0f ms\n", u, count, s * 1e3);
-			/* Quadratic would be hours; the bound allows for a busy machine and
-			   sanitizers. */
-			EXPECT(s < 10);
-		}
-	}
+	uint32_t *ids = malloc(LONG_IDS * sizeof *ids);
+	REQUIRE(small && text && ids);
+	for (int special = 0; special < 2; special++)
+		long_texts(small, special, text, ids);
 	free(text);
 	free(ids);
 }

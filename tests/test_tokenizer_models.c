@@ -1,8 +1,8 @@
 /*
  * Every tokenizer against somebody else's: ids against those of llama.cpp for each model whose file is
  * there, pieces of the pre-tokenizers against the patterns run by Python's package regex. Method: the
- * fixtures of tests/data; then, with each model, random text that must come back and long texts under
- * a bound of time.
+ * fixtures of tests/data; then, with each model, random text that must come back and long texts in
+ * proportion to their length.
  */
 #define _GNU_SOURCE
 #include <time.h>
@@ -12,9 +12,10 @@
 #include "tests/files.h"
 #include "tests/gguf_make.h"
 #include "tests/draw.h"
+#include "tests/long_text.h"
 #include "tests/tap.h"
 
-enum { ROOM = 1 << 16, LONG = 1 << 20 };
+enum { ROOM = 1 << 16 };
 
 static struct {
 	const char *name, *reference;
@@ -216,24 +217,12 @@ static void text_makes_no_control(void)
 
 static void long_texts_are_fast(void)
 {
-	static const char *const unit[] = {"a", " ", "\n ", "=\"", "\xff", "\xe4\xb8\xad", "1",
-					   "    return x[i] + 1; // no\n", "<|im_end"};
 	static char text[LONG];
 	if (!t)
 		TAP_SKIP("the model's file is not there");
-	uint32_t *ids = malloc((3 * LONG + 3) * sizeof *ids);
+	uint32_t *ids = malloc(LONG_IDS * sizeof *ids);
 	REQUIRE(ids != NULL);
-	for (unsigned u = 0; u < sizeof unit / sizeof unit[0]; u++) {
-		for (size_t i = 0; i < LONG; i++)
-			text[i] = unit[u][i % strlen(unit[u])];
-		size_t count = 0;
-		const double start = now();
-		EXPECT_EQ(tokenizer_encode(t, text, LONG, true, ids, 3 * LONG + 3, &count), 0);
-		const double s = now() - start;
-		printf("# 1 MiB of unit %u: %zu ids in %.0f ms\n", u, count, s * 1e3);
-		/* Quadratic would be hours; the bound allows for a busy machine and sanitizers. */
-		EXPECT(s < 10);
-	}
+	long_texts(t, true, text, ids);
 	free(ids);
 }
 

@@ -2,19 +2,23 @@
  * What --integrity check costs a decode step: steps with it and without it in turns, in one process and
  * one run, at batch 1, 8 and 32 with 2,048 tokens of context each. Of each pair of neighbouring slices
  * the ratio is taken, so that a machine that changes its speed changes both; the median of the ratios is
- * the figure, and beside it that of pairs of which both were without: what the measuring itself is worth.
- * And what the two slots of the table take by themselves.
+ * the figure, with the bounds between which it lies at 95 %, and beside it that of pairs of which both were
+ * without: what the measuring itself is worth. The same of `off` against a step that was compiled without the
+ * slot (forward_bare.c). And what the two slots of the table take by themselves.
  *
  * With DIR, the same of the audit log instead, which is written there: steps whose pages are recorded as the
  * daemon records them, and steps beside which 100,000 page events a second are, in runs of 16. What a slice
  * pushed is on the disk before the next one begins; the wait for that is not counted, the writer's work is.
+ * And the processor time that the log takes of those 100,000 by itself, which does not depend on luck.
  *
- * bench_integrity MODEL [SECONDS each] [DIR]
+ * bench_integrity MODEL [SECONDS each] [DIR, or ""] [BATCH]
  */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/load.h"
 #include "runtime/program.h"
@@ -22,10 +26,14 @@
 #include "sched/check.h"
 
 enum { CONTEXT = 2048, SEQUENCES = 32, PREFILL = 512, PAGE = 16, PAIRS_MAX = 4096, CALLS = 100000,
-       EVENTS_S = 100000, RUN = 16, LOG_SLICE_MS = 300, OWNERS = 65536 };
+       EVENTS_S = 100000, RUN = 16, LOG_SLICE_MS = 100, OWNERS = 65536, ALONE_S = 3 };
 
-/* OFF and CHECK: of the tags. Those of the log are with the tags checked. */
-enum mode { MODE_OFF, MODE_CHECK, MODE_LOG, MODE_LOG_EVENTS };
+/* forward_bare.c */
+int forward_step_bare(struct forward *forward, const struct ops_batch *block, struct ops_sampled *sampled,
+		      struct ops_fault *faults);
+
+/* BARE: compiled without the slot. OFF and CHECK: of the tags. Those of the log are with the tags checked. */
+enum mode { MODE_BARE, MODE_OFF, MODE_CHECK, MODE_LOG, MODE_LOG_EVENTS };
 
 struct bench {
 	struct run run;
@@ -59,14 +67,21 @@ static int fill(struct bench *b)
 	return 0;
 }
 
-static int step(struct bench *b, uint32_t batch)
+static int step(struct bench *b, uint32_t batch, enum mode how)
 {
 	batch_begin(b->run.builder);
 	for (uint32_t i = 0; i < batch; i++) {
 		const struct run_sequence s = sequence(b, i);
 		batch_sample(b->run.builder, run_put(&b->run, &s, &b->tokens[i], 1, CONTEXT));
 	}
-	return run_step(&b->run);
+	/* As run_step does, so that both do the same around it. */
+	const struct ops_batch *block = batch_end(b->run.builder);
+	TRY(how == MODE_BARE ? forward_step_bare(b->run.forward, block, b->run.sampled, b->run.faults) :
+			       forward_step(b->run.forward, block, b->run.sampled, b->run.faults));
+	for (uint32_t i = 0; i < block->sequence_count; i++)
+		if (b->run.faults[i].page != OPS_NONE)
+			return -ERR_INTEGRITY;
+	return 0;
 }
 
 static int push(struct bench *b, const struct store_record *r)
@@ -107,10 +122,10 @@ static int record(struct bench *b, uint32_t batch, enum mode how)
 
 static int slice(struct bench *b, uint32_t batch, enum mode how, uint64_t *ns)
 {
-	forward_integrity_set(b->run.forward, how == MODE_OFF ? INTEGRITY_OFF : INTEGRITY_CHECK);
+	forward_integrity_set(b->run.forward, how <= MODE_OFF ? INTEGRITY_OFF : INTEGRITY_CHECK);
 	const uint64_t start = program_now_ns();
 	for (uint32_t i = 0; i < b->steps; i++) {
-		TRY(step(b, batch));
+		TRY(step(b, batch, how));
 		if (how >= MODE_LOG)
 			TRY(record(b, batch, how));
 	}
@@ -127,22 +142,26 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
-static double median(double *list, uint32_t count)
+/* The median in percent, and the two of the list between which that of all such pairs lies at 95 %. */
+static void median_put(const char *what, double *list, uint32_t count)
 {
+	const double half = 0.98 * sqrt(count);
 	qsort(list, count, sizeof *list, compare);
-	return list[count / 2];
+	const uint32_t low = count / 2 > half ? (uint32_t)(count / 2 - half) : 0;
+	const uint32_t high = (uint32_t)(count / 2 + half) < count ? (uint32_t)(count / 2 + half) : count - 1;
+	printf("%s %+.2f %% (%+.2f to %+.2f)", what, 100 * list[count / 2], 100 * list[low], 100 * list[high]);
 }
 
 static int measure(struct bench *b, uint32_t batch, double seconds, enum mode with, const char *what)
 {
-	const enum mode without = with == MODE_CHECK ? MODE_OFF : MODE_CHECK;
+	const enum mode without = with == MODE_OFF ? MODE_BARE : with == MODE_CHECK ? MODE_OFF : MODE_CHECK;
 	static double cost[PAIRS_MAX], noise[PAIRS_MAX];
 	const uint64_t end = program_now_ns() + (uint64_t)(seconds * 1e9);
 	uint32_t n = 0;
 	uint64_t off_best = UINT64_MAX, with_best = UINT64_MAX, ns[3];
 	b->steps = 2;
 	TRY(slice(b, batch, without, &ns[0]));
-	if (with != MODE_CHECK)
+	if (with >= MODE_LOG)
 		b->steps = 2 + (uint32_t)(LOG_SLICE_MS * 1000000ull / b->step_ns);
 	for (; n < PAIRS_MAX && (n < 8 || program_now_ns() < end); n++) {
 		/* In turns, so that neither is always the first. */
@@ -155,10 +174,12 @@ static int measure(struct bench *b, uint32_t batch, double seconds, enum mode wi
 		off_best = off < off_best ? off : off_best;
 		with_best = one < with_best ? one : with_best;
 	}
-	printf("batch %2u, context %d: %7.2f ms a step; %s costs %+.2f %% (median of %u pairs; best against "
-	       "best %+.2f %%); off against off %+.2f %%\n", batch, CONTEXT, (double)off_best / 1e6 / b->steps,
-	       what, 100 * median(cost, n), n, 100 * ((double)with_best / (double)off_best - 1),
-	       100 * median(noise, n));
+	printf("batch %2u, context %d: %6.2f ms a step; %s: ", batch, CONTEXT,
+	       (double)off_best / 1e6 / b->steps, what);
+	median_put("it costs", cost, n);
+	printf(", best against best %+.2f %%; ", 100 * ((double)with_best / (double)off_best - 1));
+	median_put("without against without", noise, n);
+	printf("; %u pairs of %u steps\n", n, b->steps);
 	fflush(stdout);
 	return 0;
 }
@@ -178,28 +199,62 @@ static int slots(struct bench *b)
 	return 0;
 }
 
-static int measures(struct bench *b, double seconds, const char *dir)
+static double cpu_s(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+	return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
+}
+
+/* The log alone, at its pace: what of the machine's processors it takes. */
+static int alone(struct bench *b)
+{
+	enum { TICK_MS = 10 };
+	const uint64_t begun = program_now_ns();
+	const double cpu = cpu_s();
+	b->step_ns = TICK_MS * 1000000;
+	for (uint64_t i = 1; i <= ALONE_S * 1000 / TICK_MS; i++) {
+		TRY(record(b, 0, MODE_LOG_EVENTS));
+		const uint64_t next = begun + i * b->step_ns, now = program_now_ns();
+		if (now < next)
+			nanosleep(&(struct timespec){.tv_nsec = (long)(next - now)}, NULL);
+	}
+	while (store_settled(b->store) < store_mark(b->store) && store_failed(b->store) == 0)
+		nanosleep(&(struct timespec){.tv_nsec = 1000000}, NULL);
+	const long cores = sysconf(_SC_NPROCESSORS_ONLN);
+	const double took = (double)(program_now_ns() - begun) * 1e-9, used = (cpu_s() - cpu) / took;
+	printf("the log of 100,000 events a second by itself: %.1f ms of processor time a second, "
+	       "%.2f %% of %ld cores\n", 1000 * used, 100 * used / (double)cores, cores);
+	return 0;
+}
+
+static int measures(struct bench *b, double seconds, const char *dir, uint32_t only)
 {
 	static const uint32_t batches[] = {1, 8, 32};
+	static const struct { enum mode with; const char *what; } cases[] = {
+		{MODE_CHECK, "check"}, {MODE_OFF, "off, against a build without"}, {MODE_LOG, "the log"},
+		{MODE_LOG_EVENTS, "the log of 100,000 events a second"},
+	};
+	for (unsigned i = 0; i < 6; i++) {
+		const uint32_t batch = batches[i / 2];
+		const unsigned k = i % 2 + (dir ? 2 : 0);
+		if (only == 0 || only == batch)
+			TRY(measure(b, batch, seconds, cases[k].with, cases[k].what));
+	}
+	return dir ? alone(b) : slots(b);
+}
+
+static int opened(struct bench *b, const char *dir)
+{
 	struct store_options o;
 	char reason[STORE_REASON_MAX];
 	const char *warning;
-	for (unsigned i = 0; i < 3 && !dir; i++)
-		TRY(measure(b, batches[i], seconds, MODE_CHECK, "check"));
-	if (!dir)
-		return slots(b);
 	store_options_default(&o);
 	o.dir = dir;
-	int code = store_open(&o, &b->store, reason, &warning);
+	const int code = store_open(&o, &b->store, reason, &warning);
 	if (code != 0)
 		fprintf(stderr, "%s\n", reason);
-	for (unsigned i = 0; i < 3 && code == 0; i++) {
-		code = measure(b, batches[i], seconds, MODE_LOG, "the log");
-		if (code == 0)
-			code = measure(b, batches[i], seconds, MODE_LOG_EVENTS, "the log of 100,000 events a second");
-	}
-	const int closed = b->store ? store_close(&b->store) : 0;
-	return code != 0 ? code : closed;
+	return code;
 }
 
 int main(int argc, char **argv)
@@ -209,7 +264,7 @@ int main(int argc, char **argv)
 	struct forward_options o;
 	char reason[MODEL_REASON_MAX];
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_integrity MODEL [SECONDS each] [DIR]\n");
+		fprintf(stderr, "usage: bench_integrity MODEL [SECONDS each] [DIR, or \"\"] [BATCH]\n");
 		return 2;
 	}
 	if (model_open(argv[1], &model, reason) != 0) {
@@ -227,9 +282,14 @@ int main(int argc, char **argv)
 	o.context = CONTEXT + PAGE;
 	int code = run_open("bench_integrity", model, &o, &b.run);
 	if (code == 0) {
+		const char *dir = argc > 3 && argv[3][0] ? argv[3] : NULL;
 		code = fill(&b);
+		if (code == 0 && dir)
+			code = opened(&b, dir);
 		if (code == 0)
-			code = measures(&b, argc > 2 ? atof(argv[2]) : 10, argc > 3 ? argv[3] : NULL);
+			code = measures(&b, argc > 2 ? atof(argv[2]) : 10, dir, argc > 4 ? (uint32_t)atoi(argv[4]) : 0);
+		const int closed = b.store ? store_close(&b.store) : 0;
+		code = code ? code : closed;
 		if (code)
 			fprintf(stderr, "bench_integrity: %s\n", err_text(code));
 		run_close(&b.run);

@@ -2,32 +2,33 @@
  * What the loop does in a second, without a model: small calls, DATA out, their latency at half of that
  * load, what a token waits between the engine and its reader, and what those cost who only wait.
  *
- *	bench_wire MODEL [calls|data|half|latency|bound|idle N|waiting N|soak N]
+ *	bench_wire MODEL [calls|data|half|latency|idle N|waiting N|soak N]
  *
  * Method: the daemon with a scripted engine runs in a thread; clients speak AR/1 over its ipc socket from
  * others (idle: from another process). Besides the wall's time the loop's own processor time is taken,
- * since on few cores clients and library take theirs from the same. `bound` is `latency` without a daemon: a
- * thread that does nothing but send through the library what another has made.
+ * since on few cores clients and library take theirs from the same. `latency` has slices of the same load
+ * over a bare pair of the library's sockets between those of the daemon (bare.h): what the daemon adds is the
+ * difference, whatever else the machine does.
  */
 #include <errno.h>
 #include <inttypes.h>
-#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zmq.h>
 
 #include "runtime/daemon.h"
+#include "tests/bench/bare.h"
+#include "tests/bench/samples.h"
 #include "tests/draw.h"
 #include "tests/memory.h"
 #include "tests/scripted_engine.h"
 
-enum { STREAMS = 32, SAMPLES_MAX = 4000000, DEPTH = 48, POSITIONS = 8192 };
+enum { STREAMS = 32, DEPTH = 48, POSITIONS = 8192 };
 
 static struct {
 	char home[64], endpoint[96];
@@ -36,8 +37,6 @@ static struct {
 	clockid_t clock;
 	volatile bool runs;
 } at;
-static double *samples;
-static uint32_t sample_count;
 static double made[STREAMS][POSITIONS]; /* when the engine had sampled after that position */
 
 static void fail(const char *what)
@@ -113,7 +112,7 @@ static double loop_cpu(void)
 
 /* --- A client. --- */
 
-static void *client_open(void *context)
+static void *client_open(void *context, const char *endpoint)
 {
 	void *s = zmq_socket(context, ZMQ_DEALER);
 	const int zero = 0;
@@ -122,7 +121,7 @@ static void *client_open(void *context)
 	const struct wire_hello m = {.client = {"bench", 5}};
 	const struct wire_header h = {.type = WIRE_HELLO};
 	if (!s || zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero) ||
-	    zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero) || zmq_connect(s, at.endpoint))
+	    zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero) || zmq_connect(s, endpoint))
 		fail("a connection");
 	wire_writer_init(&w, body, sizeof body);
 	wire_write_hello(&w, &m);
@@ -166,23 +165,6 @@ static bool take(void *s, struct wire_header *h, uint8_t *body, size_t room, siz
 	for (zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size); more; zmq_getsockopt(s, ZMQ_RCVMORE, &more, &size))
 		zmq_recv(s, NULL, 0, 0);
 	return true;
-}
-
-static void sample_add(double seconds)
-{
-	if (sample_count < SAMPLES_MAX)
-		samples[sample_count++] = seconds * 1e6;
-}
-
-static int smaller(const void *a, const void *b)
-{
-	const double x = *(const double *)a, y = *(const double *)b;
-	return (x > y) - (x < y);
-}
-
-static double percentile(double p)
-{
-	return sample_count ? samples[(uint32_t)(p * (sample_count - 1))] : NAN;
 }
 
 /* --- Small calls. --- */
@@ -229,7 +211,7 @@ static void calls(const char *model)
 {
 	double cpu;
 	daemon_start(model, (char *[]){"--kv-memory", "600000"}, 2);
-	void *context = zmq_ctx_new(), *s = client_open(context);
+	void *context = zmq_ctx_new(), *s = client_open(context, at.endpoint);
 	uint64_t channel = 0;
 	calls_run(s, &channel, 0.5, 0, &cpu);
 	const double most = calls_run(s, &channel, 4, 0, &cpu);
@@ -284,7 +266,7 @@ static double streams_run(void *s, const struct wire_id ids[STREAMS], uint64_t *
 	size_t length;
 	struct wire_header h;
 	wire_limits_default(&limits);
-	sample_count = 0;
+	sample_count = first_count = 0;
 	const double start = now(), cpu = loop_cpu();
 	uint32_t running = 0;
 	for (uint32_t i = 0; i < STREAMS; i++)
@@ -325,7 +307,7 @@ static double streams_run(void *s, const struct wire_id ids[STREAMS], uint64_t *
 			count++;
 			const uint64_t position = 15 + seen[i] - 1;
 			if (position < POSITIONS)
-				sample_add(now() - made[i][position]);
+				token_add(made[i][position]);
 		}
 	}
 	const double took = now() - start;
@@ -336,120 +318,98 @@ static double streams_run(void *s, const struct wire_id ids[STREAMS], uint64_t *
 	return (double)count / took;
 }
 
-static void streams(const char *model, const char *what, uint64_t step_us, uint32_t tokens, double seconds)
+/* The daemon, sessions in it, and a client. */
+static void *streams_begin(const char *model, uint64_t step_us, void **context, struct wire_id ids[STREAMS],
+			   uint64_t *channel)
 {
-	double cpu, rate;
 	scripted.step_us = step_us;
 	scripted.on_sample = on_sample;
 	daemon_start(model, (char *[]){"--kv-memory", "512M", "--stream-bytes", "1M",
 		     "--audit-map-bytes", "1G"}, 6);
-	void *context = zmq_ctx_new(), *s = client_open(context);
-	struct wire_id ids[STREAMS];
-	uint64_t channel = 0;
-	sessions_open_all(s, ids, &channel);
-	const double most = streams_run(s, ids, &channel, seconds, tokens, &cpu, &rate);
-	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most,
-	       rate, cpu);
-	printf("  from the engine to the reader: p10 %.0f us, p50 %.0f us, p99 %.0f us\n", percentile(0.1),
-	       percentile(0.5), percentile(0.99));
+	*context = zmq_ctx_new();
+	void *s = client_open(*context, at.endpoint);
+	sessions_open_all(s, ids, channel);
+	return s;
+}
+
+static void streams_end(void *s, void *context)
+{
 	zmq_close(s);
 	zmq_ctx_term(context);
 	daemon_stop();
 }
 
-/* --- What the library alone takes. --- */
-
-static struct {
-	void *router;
-	int fd;
-	uint64_t rounds, every_us;
-} bare;
-
-/* In the place of the engine. */
-static void *bare_make(void *arg)
+static void streams(const char *model, const char *what, uint64_t step_us, uint32_t tokens, double seconds)
 {
-	const uint64_t one = 1;
-	const struct timespec rest = {.tv_nsec = (long)bare.every_us * 1000};
-	for (uint64_t i = 0; i < bare.rounds; i++) {
-		nanosleep(&rest, NULL);
-		made[0][i % POSITIONS] = now();
-		if (write(bare.fd, &one, sizeof one) != sizeof one)
-			fail("an eventfd");
-	}
-	return arg;
+	double cpu, rate;
+	void *context;
+	struct wire_id ids[STREAMS];
+	uint64_t channel = 0;
+	void *s = streams_begin(model, step_us, &context, ids, &channel);
+	const double most = streams_run(s, ids, &channel, seconds, tokens, &cpu, &rate);
+	printf("%s: %.0f DATA a second (%.0f tokens), %.0f a second of the loop's processor time\n", what, most,
+	       rate, cpu);
+	printf("  from the engine to the reader: p10 %.0f us, p50 %.0f us, p99 %.0f us\n", percentile(0.1),
+	       percentile(0.5), percentile(0.99));
+	streams_end(s, context);
 }
 
-/* In the place of the loop: 32 messages of as many frames and bytes as DATA of one token has. */
-static void *bare_send(void *arg)
-{
-	uint8_t id[64], head[WIRE_HEADER_BYTES] = {0}, body[16] = {0}, blob[4] = {0};
-	uint64_t n;
-	zmq_pollitem_t item = {.fd = bare.fd, .events = ZMQ_POLLIN};
-	const int id_length = zmq_recv(bare.router, id, sizeof id, 0);
-	zmq_recv(bare.router, body, sizeof body, 0);
-	zmq_recv(bare.router, body, sizeof body, 0);
-	for (uint64_t round = 0; round < bare.rounds; round++) {
-		zmq_poll(&item, 1, -1);
-		if (read(bare.fd, &n, sizeof n) != sizeof n)
-			fail("an eventfd");
-		for (uint32_t i = 0; i < STREAMS; i++) {
-			memcpy(body, &round, sizeof round);
-			zmq_send(bare.router, id, (size_t)id_length, ZMQ_SNDMORE);
-			zmq_send(bare.router, head, sizeof head, ZMQ_SNDMORE);
-			zmq_send(bare.router, body, 12, ZMQ_SNDMORE);
-			zmq_send(bare.router, blob, sizeof blob, 0);
-		}
-	}
-	return arg;
-}
+/* --- What a token waits, beside what the library alone takes. --- */
 
-static void bound(void)
+enum { STEP_US = 5000, SLICE_TOKENS = 150 };
+
+static struct slice bare_slice(void)
 {
-	static double first[POSITIONS];
-	pthread_t maker, sender;
-	uint8_t head[WIRE_HEADER_BYTES], body[16], blob[8];
-	uint64_t round;
-	snprintf(at.home, sizeof at.home, "/dev/shm/hf-bench-XXXXXX");
-	if (!mkdtemp(at.home))
-		fail("a folder");
-	snprintf(at.endpoint, sizeof at.endpoint, "ipc://%s/rpc.sock", at.home);
-	void *theirs = zmq_ctx_new(), *ours = zmq_ctx_new();
-	bare.router = zmq_socket(theirs, ZMQ_ROUTER);
-	bare.fd = eventfd(0, EFD_CLOEXEC | EFD_SEMAPHORE);
-	bare.rounds = 1000;
-	bare.every_us = 5000;
-	if (!bare.router || zmq_bind(bare.router, at.endpoint) || bare.fd < 0)
-		fail("a socket");
-	void *s = client_open(ours);
-	if (pthread_create(&sender, NULL, bare_send, NULL) || pthread_create(&maker, NULL, bare_make, NULL))
-		fail("a thread");
-	sample_count = 0;
-	for (uint64_t i = 0; i < bare.rounds * STREAMS; i++) {
-		zmq_pollitem_t item = {.socket = s, .events = ZMQ_POLLIN};
-		if (zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0 &&
-		    (zmq_poll(&item, 1, 5000) <= 0 || zmq_recv(s, head, sizeof head, ZMQ_DONTWAIT) < 0))
+	static struct bare bare;
+	static struct wire_data data;
+	char endpoint[128];
+	uint8_t body[256];
+	struct wire_limits limits;
+	struct wire_header h;
+	size_t length;
+	void *context = zmq_ctx_new();
+	wire_limits_default(&limits);
+	snprintf(endpoint, sizeof endpoint, "%s-bare", at.endpoint);
+	bare_begin(&bare, endpoint, SLICE_TOKENS, STEP_US, STREAMS);
+	void *s = client_open(context, endpoint);
+	sample_count = first_count = 0;
+	for (uint32_t i = 0; i < SLICE_TOKENS * STREAMS; i++) {
+		if (!take(s, &h, body, sizeof body, &length, 5000) ||
+		    wire_read_data(body, length, &limits, &data) != 0)
 			fail("nothing comes");
-		zmq_recv(s, body, sizeof body, 0);
-		zmq_recv(s, blob, sizeof blob, 0);
-		memcpy(&round, body, sizeof round);
-		const double took = now() - made[0][round % POSITIONS];
-		if (i % STREAMS == 0)
-			first[round % POSITIONS] = took * 1e6;
-		sample_add(took);
+		token_add(bare.made[data.off]);
 	}
-	qsort(samples, sample_count, sizeof *samples, smaller);
-	qsort(first, bare.rounds, sizeof *first, smaller);
-	printf("a bare ROUTER, 32 messages every 5 ms: p10 %.0f us, p50 %.0f us, p99 %.0f us; "
-	       "the first: p50 %.0f us\n",
-	       percentile(0.1), percentile(0.5), percentile(0.99), first[bare.rounds / 2]);
-	pthread_join(maker, NULL);
-	pthread_join(sender, NULL);
+	bare_end(&bare);
 	zmq_close(s);
-	zmq_close(bare.router);
-	zmq_ctx_term(ours);
-	zmq_ctx_term(theirs);
-	unlink(at.endpoint + 6);
-	rmdir(at.home);
+	zmq_ctx_term(context);
+	unlink(endpoint + 6);
+	qsort(samples, sample_count, sizeof *samples, smaller);
+	return slice_take();
+}
+
+static void latency(const char *model)
+{
+	double cpu, rate, more[SLICES];
+	void *context;
+	struct wire_id ids[STREAMS];
+	struct slice ours[SLICES], theirs[SLICES];
+	uint64_t channel = 0;
+	void *s = streams_begin(model, STEP_US, &context, ids, &channel);
+	streams_run(s, ids, &channel, 0.1, 20, &cpu, &rate);
+	for (uint32_t i = 0; i < SLICES; i++) {
+		theirs[i] = bare_slice();
+		streams_run(s, ids, &channel, 0.1, SLICE_TOKENS, &cpu, &rate);
+		ours[i] = slice_take();
+		more[i] = ours[i].p50 - theirs[i].p50;
+	}
+	qsort(more, SLICES, sizeof *more, smaller);
+	printf("%d streams, a step of %d us, from the engine to the reader, %d slices each in turns:\n", STREAMS,
+	       STEP_US, SLICES);
+	const struct slice b = slice_say("a bare ROUTER and DEALER", theirs);
+	const struct slice o = slice_say("the daemon", ours);
+	printf("  the daemon adds %.0f us at p50 (%.0f to %.0f in pairs of slices), %.0f us to the first\n",
+	       more[SLICES / 2], more[0], more[SLICES - 1], o.first - b.first);
+	streams_end(s, context);
 }
 
 /* So many messages, in and out, of small calls and of streams in turn. Memory must not grow, and nothing be
@@ -461,7 +421,7 @@ static int soak(const char *model, uint64_t most)
 	struct wire_id ids[STREAMS];
 	daemon_start(model, (char *[]){"--kv-memory", "4M", "--stream-bytes", "1M",
 		     "--audit-map-bytes", "4G"}, 6);
-	void *context = zmq_ctx_new(), *s = client_open(context);
+	void *context = zmq_ctx_new(), *s = client_open(context, at.endpoint);
 	sessions_open_all(s, ids, &channel);
 	for (uint32_t chunk = 0; messages < most || chunk < 6; chunk++) {
 		const uint64_t before = channel;
@@ -500,7 +460,8 @@ static void idle_clients(uint32_t count, int tell)
 	uint32_t welcome = 0;
 	void *context = zmq_ctx_new();
 	zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)count + 16);
-	while (welcome < count && take(client_open(context), &h, body, sizeof body, &length, 10000) &&
+	while (welcome < count &&
+	       take(client_open(context, at.endpoint), &h, body, sizeof body, &length, 10000) &&
 	       h.type == WIRE_WELCOME)
 		welcome++;
 	if (write(tell, &welcome, sizeof welcome) != sizeof welcome)
@@ -562,7 +523,7 @@ static void waiting(const char *model, uint32_t count)
 	snprintf(sessions, sizeof sessions, "%u", count + 128);
 	daemon_start(model, (char *[]){"--kv-memory", "1G", "--sessions", sessions, "--audit-map-bytes", "4G"},
 		     6);
-	void *context = zmq_ctx_new(), *s = client_open(context);
+	void *context = zmq_ctx_new(), *s = client_open(context, at.endpoint);
 	double before = 0;
 	for (uint32_t i = 0; i < count; i++) {
 		if (i == count / 2)
@@ -615,9 +576,7 @@ static int apart(const char *model, const char *what, uint64_t count)
 		else if (strcmp(what, "half") == 0)
 			streams(model, "DATA at 100,000 a second", 320, 700, 4);
 		else if (strcmp(what, "latency") == 0)
-			streams(model, "32 streams, a step of 5 ms", 5000, 300, 5);
-		else if (strcmp(what, "bound") == 0)
-			bound();
+			latency(model);
 		else if (strcmp(what, "idle") == 0)
 			idle(model, (uint32_t)count);
 		else
@@ -631,10 +590,10 @@ static int apart(const char *model, const char *what, uint64_t count)
 
 int main(int argc, char **argv)
 {
-	static const char *const all[] = {"calls", "data", "half", "latency", "bound", "idle", "waiting"};
+	static const char *const all[] = {"calls", "data", "half", "latency", "idle", "waiting"};
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1],
-			all[2], all[3], all[4], all[5], all[6]);
+		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1],
+			all[2], all[3], all[4], all[5]);
 		return 2;
 	}
 	samples = malloc(SAMPLES_MAX * sizeof *samples);

@@ -381,7 +381,7 @@ class AsyncClient:
         if deadline is not None:
             turn._after(deadline + 0.5, turn.cancel)
         self._channel += 1
-        frames = call.frames(self._channel)
+        frames = call.frames(self._channel, self.window)
         self._calls[self._channel] = turn
         if self._socket is None:
             self._lost(make_error(709, "there is no connection"))
@@ -426,6 +426,7 @@ class AsyncClient:
             body = message.map()
             self.principal = wire.need(body, "principal", str)
             self.boot = wire.need(body, "boot", bytes)
+            self.window = wire.window_of(body, self.window)
             self._hb = min(max(wire.need(body, "hb_ms", int), 50), 60000) / 1000
             self._misses = 0
             self._beat = loop.call_later(self._hb, self._heartbeat)
@@ -552,4 +553,4 @@ class AsyncClient:
         for turn in turns:
             self._channel += 1
             self._calls[self._channel] = turn
-            self._put(turn._call.frames(self._channel))
+            self._put(turn._call.frames(self._channel, self.window))

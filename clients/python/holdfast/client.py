@@ -380,7 +380,7 @@ class Client:
         until = None if deadline is None else time.monotonic() + deadline + 0.5
         self._connect()
         self._channel += 1
-        self._put(call.frames(self._channel), self.timeout)
+        self._put(call.frames(self._channel, self.window), self.timeout)
         self._misses = 0
         self._running = Turn(self, call, session, until)
         return self._running
@@ -393,7 +393,7 @@ class Client:
             try:
                 self._connect()
                 self._channel += 1
-                self._put(call.frames(self._channel), self.timeout)
+                self._put(call.frames(self._channel, self.window), self.timeout)
                 self._misses = 0
                 refused = self._await_answer(call)
                 if refused is None:
@@ -466,6 +466,7 @@ class Client:
         body = message.map()
         self.principal = wire.need(body, "principal", str)
         self.boot = wire.need(body, "boot", bytes)
+        self.window = wire.window_of(body, self.window)
         self._hb = min(max(wire.need(body, "hb_ms", int), 50), 60000) / 1000
         self._said = time.monotonic()
 

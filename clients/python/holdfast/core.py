@@ -68,9 +68,11 @@ class Call:
         self._text: List[str] = []
         self._ids: List[int] = []
 
-    def frames(self, channel: int) -> List[bytes]:
-        """What begins the call, or goes on with it, on a connection."""
+    def frames(self, channel: int, window: int) -> List[bytes]:
+        """What begins the call, or goes on with it, on a connection; window: the most it takes."""
         self.channel, self.accepted = channel, False
+        if window < self.window:
+            self.window, self._granted = window, self._off + window
         self.outgoing.clear()
         if self.op is None:
             return wire.raw_frames(wire.CALL, channel, self.body, self.blob)

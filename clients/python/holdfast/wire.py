@@ -116,6 +116,14 @@ def need(body: dict, key: str, kind: type) -> Any:
     return value
 
 
+def window_of(welcome: dict, window: int) -> int:
+    """How far ahead of what was read we may grant: the daemon takes no more than it says. Who believes
+    that more was granted never grants again."""
+    limits = welcome.get("limits")
+    most = limits.get("window") if isinstance(limits, dict) else None
+    return min(window, most) if isinstance(most, int) and most > 0 else window
+
+
 def read_keys(path: Optional[str], server: Optional[str]) -> List[Tuple[int, bytes]]:
     """The socket options of CURVE, from a certificate of ours and the daemon's public key."""
     if path is None and server is None:
