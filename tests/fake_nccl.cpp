@@ -1,8 +1,8 @@
 /*
- * A stand-in for NCCL, as kernels/cuda/nccl.cu loads it: the same few functions, on the emulated stream, for
- * rank 0 of two; what comes of rank 1 is zeros, and it can only wait. FAKE_NCCL says what is wrong with it: old, refuse (to
- * start), missing (a rank: the start never ends), slow (it takes a while, and so does each gather), fail
- * (each gather fails in the background), hang (each gather's kernel waits for ever).
+ * A stand-in for NCCL, as kernels/cuda/nccl.cu loads it: the same few functions, on the emulated stream,
+ * for rank 0 of two; what comes of rank 1 is zeros, and it can only wait. FAKE_NCCL says what is wrong with
+ * it: old, refuse (to start), missing (a rank: the start never ends), slow (it takes a while, and so does
+ * each gather), fail (each gather fails in the background), hang (each gather's kernel waits for ever).
  */
 #include <stdlib.h>
 #include <string.h>
@@ -54,8 +54,9 @@ int ncclGetUniqueId(struct id *out)
 }
 int ncclCommInitRankConfig(void **out, int ranks, struct id id, int rank, struct config *config)
 {
-	if (ranks != 2 || (rank != 0 && !is("missing")) || id.bytes[127] != 7 || config->magic != 0xcafebeef || config->size < 20 ||
-	    config->version < 21400 || config->blocking != 0 || is("refuse"))
+	if (ranks != 2 || (rank != 0 && !is("missing")) || id.bytes[127] != 7 || is("refuse"))
+		return 4;
+	if (config->magic != 0xcafebeef || config->size < 20 || config->version < 21400 || config->blocking != 0)
 		return 4;
 	communicator *const c = new communicator{is("missing") ? -1 : is("slow") ? 1500 : 0, 0, NULL};
 	cudaMalloc(&c->memory, 1 << 20);

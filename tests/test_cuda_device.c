@@ -9,6 +9,7 @@
 
 #include "tests/emulate_hooks.h"
 #include "tests/kernels_fixture.h"
+#include "tests/rank_one.h"
 #include "tests/tap.h"
 
 static uint32_t text[64];
@@ -262,44 +263,12 @@ static void hostile(void)
 	fixture_close(&f);
 }
 
-/* A rank 1 that adds nothing to a sum, and has found of the second sequence what it is told; or is gone. */
-struct rank1 {
-	struct ops_fault fault;
-	int gone;
-};
-
-static int rank1_gather(void *self, const void *mine, size_t bytes, void *all)
-{
-	const struct rank1 *r = self;
-	struct ops_fault said[2] = {{.page = OPS_NONE}, r->fault};
-	if (r->gone)
-		return -ERR_INTERNAL;
-	memcpy(all, mine, bytes);
-	memset((uint8_t *)all + bytes, 0, bytes);
-	if (bytes == sizeof said) /* no sum is so short, nor are logits */
-		memcpy((uint8_t *)all + bytes, said, bytes);
-	return 0;
-}
-
-static int rank1_broadcast(void *self, void *bytes, size_t count)
-{
-	(void)self, (void)bytes, (void)count;
-	return 0;
-}
-
-static int rank1_lives(void *self)
-{
-	(void)self;
-	return 0;
-}
-
 /* What another rank has found ends the sequence here too; the lowest rank that found something has the
    word. */
 static void fault_elsewhere(void)
 {
 	struct rank1 there = {.fault = {.page = OPS_NONE}};
-	const struct collective c = {.self = &there, .gather = rank1_gather, .broadcast = rank1_broadcast,
-				     .alive = rank1_lives};
+	const struct collective c = rank1_collective(&there);
 	const struct fixture_sequence s[2] = {{text, 0, 3, 0, 0}, {text, 0, 3, 8, 8}};
 	struct device_plan p = plan_small();
 	struct ops_sampled sampled[2];

@@ -12,36 +12,15 @@
 
 #include "tests/emulate_hooks.h"
 #include "tests/kernels_fixture.h"
+#include "tests/rank_one.h"
 #include "tests/tap.h"
 
 static uint32_t text[64];
 static const struct fixture_options options = {.matmul_type = TYPE_Q4_1, .embedding_type = TYPE_Q8_0};
-static int gone; /* rank 1 is */
+static struct rank1 there = {.fault = {.page = OPS_NONE}};
 static int (*library_alive)(void);
 
-static int rank1_gather(void *self, const void *mine, size_t bytes, void *all)
-{
-	(void)self;
-	memcpy(all, mine, bytes);
-	memset((uint8_t *)all + bytes, 0, bytes);
-	if (bytes == sizeof(int)) /* what it says when memory is made: as this one */
-		memcpy((uint8_t *)all + bytes, mine, bytes);
-	return 0;
-}
-
-static int rank1_broadcast(void *self, void *bytes, size_t count)
-{
-	(void)self, (void)bytes, (void)count;
-	return 0;
-}
-
-static int rank1_lives(void *self)
-{
-	(void)self;
-	return gone ? -ERR_INTERNAL : 0;
-}
-
-static const struct collective collective = {NULL, NULL, rank1_gather, rank1_broadcast, rank1_lives};
+static struct collective collective;
 
 static struct device_plan plan_two(void)
 {
@@ -107,11 +86,11 @@ static void starts(void)
 	EXPECT_EQ(opened("missing", line), -ERR_TIMEOUT);
 	EXPECT(strstr(line, "not ready between 2 ranks after 1 seconds (--ranks-start-seconds)") != NULL);
 	EXPECT(now() - from >= 1 && now() - from < 10);
-	/* One that is gone is not waited for. */
-	gone = 1;
+	/* One that goes when the start is under way is not waited for. */
+	there.late = 1;
 	EXPECT_EQ(opened("missing", line), -ERR_INTERNAL);
 	EXPECT(strstr(line, "a rank is gone") != NULL);
-	gone = 0;
+	there.late = 0;
 }
 
 /* A step; the code of the wait. */
@@ -169,10 +148,10 @@ static void ends(void)
 		fixture_table = ops_cuda;
 		fixture_open(&f, &p, &options, 5);
 		setenv("FAKE_NCCL", modes[i % 2], 1);
-		gone = i % 2;
+		there.late = i % 2;
 		EXPECT_EQ(stepped(&f, &sampled), -ERR_INTERNAL);
 		EXPECT_EQ(library_alive(), 0);
-		gone = 0;
+		there.late = 0;
 		setenv("FAKE_NCCL", "", 1);
 		EXPECT_EQ(stepped(&f, &sampled), -ERR_INTERNAL);
 		EXPECT_EQ(sampled.token, 7777);
@@ -188,6 +167,7 @@ int main(void)
 	char path[4200];
 	snprintf(path, sizeof path, "%s/tests/fake_nccl.so", build ? build : ".");
 	setenv("HOLDFAST_NCCL", path, 1);
+	collective = rank1_collective(&there);
 	void *library = dlopen(path, RTLD_NOW);
 	CHECK(library);
 	void *const found = dlsym(library, "fake_nccl_alive");
