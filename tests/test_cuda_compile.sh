@@ -156,8 +156,13 @@ else
 		awk -f "$SRCDIR/tests/sass_loops.awk" "$work/attend_tile.sass" "$work/attend_row.sass" >"$work/loops"
 		[ -z "${HOLDFAST_CUDA_TABLE:-}" ] ||
 			awk '{ print "# " $1 ": " $2 " instructions, " $3 " HMMA, " $4 " FFMA" }' "$work/loops"
-		bad=$bad$(awk '$1 ~ /attend_tileILi0ELi1E/ && $3 == 1 { n++; if ($2 > 40) print $1 ": " $2 " for an HMMA" }
-			END { if (!n) print "no loop of scores is found" }' "$work/loops")
+		bad=$bad$(awk '$1 ~ /attend_tileILi0ELi1E/ && (!least[$1] || $2 / $3 < least[$1]) { least[$1] = $2 / $3 }
+			END {
+				for (f in least)
+					if (n++ >= 0 && least[f] > 40)
+						print f ": " least[f] " instructions for an HMMA of its scores"
+				if (!n) print "no loop of scores is found"
+			}' "$work/loops")
 		[ -z "$bad" ]
 		state=$?
 		tap $state "machine code: loads of 16 bytes, IMMA, HMMA, no local memory, short loops" "$bad"
