@@ -94,6 +94,7 @@ struct device_plan {
 	   rank 0's alone. The collective is borrowed. 0 and NULL for one rank. */
 	uint32_t vocab_share;
 	const struct collective *collective;
+	uint32_t start_seconds; /* most that a library between the ranks may take; 0: as long as all live */
 };
 
 struct device_needs {
@@ -143,6 +144,12 @@ enum ops_buffer {
 	BUFFER_COUNT
 };
 
+/* A digest of 128 bits of a page's first `tokens` positions (kernels/README.md), asked for and made. */
+struct ops_digest {
+	uint32_t group, page, tokens, reserved;
+	uint64_t digest[2];
+};
+
 struct ops {
 	const char *name;
 
@@ -154,6 +161,9 @@ struct ops {
 	const char *(*device_isa)(const struct device *device);
 	enum act_kind (*device_act)(const struct device *device);
 	uint32_t (*device_threads)(const struct device *device);
+	/* Bytes that libraries took of the device's memory when it was opened, as measured; device_needs does
+	   not know them. */
+	uint64_t (*device_beside)(const struct device *device);
 
 	/* Packs rows x columns (columns contiguous: the contraction axis) from `data`, which may be
 	   freed afterwards. -ERR_UNSUPPORTED for the type, -ERR_BAD_FILE for a scale that is not
@@ -217,10 +227,23 @@ struct ops {
 	int (*page_copy)(struct device *device, uint32_t group, uint32_t from, uint32_t to);
 	int (*page_read)(struct device *device, uint32_t group, uint32_t page, void *to);
 	int (*page_write)(struct device *device, uint32_t group, uint32_t page, const void *from);
-	/* A 128-bit digest of the page's first `tokens` positions, in the order of the layout. */
-	int (*page_digest)(struct device *device, uint32_t group, uint32_t page, uint32_t tokens,
-			   uint64_t digest[2]);
+	/* Makes the digests of a list; all of it is checked first. */
+	int (*page_digests)(struct device *device, struct ops_digest *list, uint32_t count);
+	/* Host memory that pages will be read to and written from, once a device; it outlives the device. A
+	   refusal (-ERR_MEMORY) costs speed and nothing else. */
+	int (*host_pin)(struct device *device, void *memory, size_t bytes);
 };
+
+/* Of one page. */
+static inline int ops_page_digest(const struct ops *ops, struct device *device, uint32_t group, uint32_t page,
+				  uint32_t tokens, uint64_t digest[2])
+{
+	struct ops_digest one = {group, page, tokens, 0, {0, 0}};
+	const int code = ops->page_digests(device, &one, 1);
+	digest[0] = one.digest[0];
+	digest[1] = one.digest[1];
+	return code;
+}
 
 /* The CPU's table. Every slot is filled. */
 const struct ops *ops_cpu(void);

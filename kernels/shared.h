@@ -113,6 +113,17 @@ static inline struct page_place page_place_of(const struct device_plan *p, uint3
 	return place;
 }
 
+/* Blocks of K and V in a page, in turn, and the lines of scales of one. */
+static inline uint32_t page_blocks(const struct device_plan *p, uint32_t group)
+{
+	return 2 * p->group[group].layers * p->kv_heads;
+}
+
+static inline uint32_t kv_scale_lines(const struct device_plan *p)
+{
+	return p->kv == KV_FP8 || p->kv == KV_INT8 ? kv_group_count(p->head) : 0;
+}
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -125,10 +136,6 @@ size_t batch_bytes_max(const struct device_plan *plan);
 /* Copies the block into `copy` (batch_bytes_max of room) and checks the copy as a whole; what was
    checked is what is there. -ERR_OUT_OF_RANGE. */
 int batch_take(const struct device_plan *plan, const struct ops_batch *block, uint8_t *copy);
-
-/* The digest of a page's first `tokens` positions; page: the page's bytes on the host. */
-void page_digest_make(const struct device_plan *plan, uint32_t group, const uint8_t *page,
-		      uint32_t tokens, uint64_t digest[2]);
 
 #ifdef __cplusplus
 }

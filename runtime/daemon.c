@@ -87,6 +87,7 @@ static void forward_options_fill(const struct daemon *d, struct forward_options 
 	f->progress = log_progress;
 	f->ranks_count = (uint32_t)o->tensor_parallel;
 	f->ranks = d->ranks;
+	f->start_seconds = (uint32_t)o->ranks_start_seconds;
 }
 
 static void limits_fill(struct daemon *d)
@@ -396,15 +397,14 @@ static int device_open(struct daemon *d)
 	char reason[MODEL_REASON_MAX];
 	forward_options_fill(d, &f);
 	const int code = forward_open(d->model, &f, &d->forward, reason);
-	if (code) {
+	if (code)
 		log_say(LOG_ERROR, "%s", reason);
-		return code;
-	}
+	TRY(code);
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
-	const uint32_t pages = pages_count(d, PLACE_DEVICE);
+	d->limits.workspace_bytes += forward_ops(d->forward)->device_beside(forward_device(d->forward));
+	const uint32_t pages = pages_count(d, PLACE_DEVICE), copies = pages_count(d, PLACE_HOST) + LOWER_STAGES;
 	/* Twice: what is forgotten is zeroed, and may be given out again in the same job. */
-	return engine_open(d->forward, 2 * pages + 1, pages, pages_count(d, PLACE_HOST) + LOWER_STAGES,
-			   &d->engine);
+	return engine_open(d->forward, 2 * pages + 1, pages, copies, &d->engine);
 }
 
 static int tables_open(struct daemon *d)

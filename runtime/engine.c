@@ -12,6 +12,7 @@
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <time.h>
 #include <unistd.h>
@@ -111,54 +112,96 @@ static int engine_poke(struct engine *engine, const struct engine_poke *p)
 	}
 }
 
-static int engine_digest(struct engine *engine, struct engine_digest *d)
+/* All that the job asks for, at once: a GPU makes many in the time of one. */
+static int engine_digests(struct engine *engine, struct engine_job *job)
 {
 	const struct ops *ops = forward_ops(engine->forward);
 	struct device *device = forward_device(engine->forward);
-	uint64_t tag;
-	TRY(ops->page_tag(device, d->group, d->page, &tag));
-	d->state = DIGEST_GONE;
-	if (tag != d->tag)
-		return 0;
-	TRY(ops->page_digest(device, d->group, d->page, forward_plan(engine->forward)->page_tokens, d->got));
-	d->state = DIGEST_MADE;
-	if (d->want[0] == 0 && d->want[1] == 0)
-		return 0;
-	d->state = d->want[0] == d->got[0] && d->want[1] == d->got[1] ? DIGEST_SAME : DIGEST_OTHER;
-	/* No tag is 0. */
-	return d->state == DIGEST_SAME ? 0 : ops->page_tags_set(device, d->group, d->page, 1, 0);
+	const uint32_t tokens = forward_plan(engine->forward)->page_tokens;
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < job->digest_count; i++) {
+		struct engine_digest *d = &job->digest[i];
+		uint64_t tag;
+		TRY(ops->page_tag(device, d->group, d->page, &tag));
+		d->state = tag == d->tag ? DIGEST_MADE : DIGEST_GONE;
+		if (d->state == DIGEST_MADE)
+			job->sums[count++] = (struct ops_digest){.group = d->group, .page = d->page, .tokens = tokens};
+	}
+	TRY(ops->page_digests(device, job->sums, count));
+	count = 0;
+	for (uint32_t i = 0; i < job->digest_count; i++) {
+		struct engine_digest *d = &job->digest[i];
+		if (d->state == DIGEST_GONE)
+			continue;
+		memcpy(d->got, job->sums[count++].digest, sizeof d->got);
+		if (d->want[0] == 0 && d->want[1] == 0)
+			continue;
+		d->state = d->want[0] == d->got[0] && d->want[1] == d->got[1] ? DIGEST_SAME : DIGEST_OTHER;
+		/* No tag is 0. */
+		if (d->state == DIGEST_OTHER)
+			TRY(ops->page_tags_set(device, d->group, d->page, 1, 0));
+	}
+	return 0;
 }
 
-/* What fails here is the copy, not the step. */
-static int engine_copy(struct engine *engine, const struct engine_copy *c)
+/* Before the digests: what goes up is written. */
+static int copy_begin(struct engine *engine, struct engine_copy *c)
+{
+	if (c->late)
+		nanosleep(&(struct timespec){.tv_nsec = ENGINE_LATE_MS * 1000000L}, NULL);
+	if (!c->up)
+		c->sum->tokens = c->tokens;
+	if (c->sum->tokens > forward_plan(engine->forward)->page_tokens)
+		return -ERR_OUT_OF_RANGE;
+	if (!c->up)
+		return 0;
+	const struct ops *ops = forward_ops(engine->forward);
+	return ops->page_write(forward_device(engine->forward), c->group, c->page, c->bytes);
+}
+
+/* After them: what goes down is read, what went up is compared and owned. */
+static int copy_end(struct engine *engine, struct engine_copy *c, const uint64_t digest[2])
 {
 	const struct ops *ops = forward_ops(engine->forward);
 	struct device *device = forward_device(engine->forward);
-	uint64_t digest[2];
-	if (c->late)
-		nanosleep(&(struct timespec){.tv_nsec = ENGINE_LATE_MS * 1000000L}, NULL);
 	if (!c->up) {
-		c->sum->tokens = c->tokens;
-		TRY(ops->page_digest(device, c->group, c->page, c->tokens, c->sum->digest));
+		memcpy(c->sum->digest, digest, sizeof c->sum->digest);
 		return c->skip ? 0 : ops->page_read(device, c->group, c->page, c->bytes);
 	}
-	TRY(ops->page_write(device, c->group, c->page, c->bytes));
-	TRY(ops->page_digest(device, c->group, c->page, c->sum->tokens, digest));
-	if (digest[0] != c->sum->digest[0] || digest[1] != c->sum->digest[1])
+	if (memcmp(digest, c->sum->digest, sizeof c->sum->digest) != 0)
 		return -ERR_INTEGRITY;
 	return ops->page_tags_set(device, c->group, c->page, 1, c->tag);
+}
+
+/* What fails here is the copy, not the step. No two copies share a page. */
+static void engine_copies(struct engine *engine, struct engine_job *job)
+{
+	uint32_t count = 0;
+	for (uint32_t i = 0; i < job->copy_count; i++) {
+		struct engine_copy *c = &job->copy[i];
+		c->err = -copy_begin(engine, c);
+		if (c->err == 0)
+			job->sums[count++] = (struct ops_digest){.group = c->group, .page = c->page,
+								 .tokens = c->sum->tokens};
+	}
+	const int code = forward_ops(engine->forward)->page_digests(forward_device(engine->forward), job->sums,
+								    count);
+	count = 0;
+	for (uint32_t i = 0; i < job->copy_count; i++) {
+		struct engine_copy *c = &job->copy[i];
+		if (c->err == 0)
+			c->err = code ? -code : -copy_end(engine, c, job->sums[count++].digest);
+	}
 }
 
 static int engine_compute(struct engine *engine, struct engine_job *job)
 {
 	for (uint32_t i = 0; i < job->assign_count; i++)
 		TRY(engine_assign(engine->forward, &job->assign[i]));
-	for (uint32_t i = 0; i < job->copy_count; i++)
-		job->copy[i].err = -engine_copy(engine, &job->copy[i]);
+	engine_copies(engine, job);
 	for (uint32_t i = 0; i < job->poke_count; i++)
 		TRY(engine_poke(engine, &job->poke[i]));
-	for (uint32_t i = 0; i < job->digest_count; i++)
-		TRY(engine_digest(engine, &job->digest[i]));
+	TRY(engine_digests(engine, job));
 	if (job->batch == 0)
 		return 0;
 	return forward_step(engine->forward, job->block, job->sampled, job->faults);
@@ -186,11 +229,14 @@ static int job_open(struct engine_job *job, const struct device_plan *plan, uint
 	job->copy = calloc(copy_max ? copy_max : 1, sizeof *job->copy);
 	job->digest_max = digest_max;
 	job->digest = calloc(digest_max ? digest_max : 1, sizeof *job->digest);
+	const uint32_t sums = digest_max > copy_max ? digest_max : copy_max;
+	job->sums = calloc(sums ? sums : 1, sizeof *job->sums);
 	job->assign_max = assign_max;
 	job->assign = calloc(assign_max ? assign_max : 1, sizeof *job->assign);
 	job->sampled = calloc(plan->samples_max, sizeof *job->sampled);
 	job->faults = calloc(plan->sequences_max, sizeof *job->faults);
-	if (!job->assign || !job->sampled || !job->faults || !job->digest || !job->copy)
+	if (!job->assign || !job->sampled || !job->faults || !job->digest || !job->copy ||
+	    !job->sums)
 		return -ERR_MEMORY;
 	return batch_builder_open(plan, &job->builder);
 }
@@ -200,6 +246,7 @@ static void job_close(struct engine_job *job)
 	batch_builder_close(&job->builder);
 	free(job->assign);
 	free(job->digest);
+	free(job->sums);
 	free(job->copy);
 	free(job->sampled);
 	free(job->faults);

@@ -75,6 +75,7 @@ struct engine_job {
 	uint32_t poke_count;
 	struct engine_digest *digest;    /* after the pokes, before the batch; room for digest_max */
 	uint32_t digest_count, digest_max;
+	struct ops_digest *sums;         /* the engine's own */
 	/* Results, valid after engine_done. */
 	int err;                         /* of the whole step; then nothing below counts */
 	uint64_t measured_us;

@@ -20,8 +20,8 @@
 
 /* Biases of a sampled row that a batch has room for. */
 enum { FORWARD_BIAS_MAX = 1024 };
-/* Of the page bytes; raised when their layout changes, so that kept pages are void. */
-enum { FORWARD_LAYOUT = 1 };
+/* Of the page bytes and their digests; raised when either changes, so that kept pages are void. */
+enum { FORWARD_LAYOUT = 2 };
 
 struct forward {
 	const struct model *model;
@@ -217,6 +217,7 @@ static int forward_plan_make(const struct model *model, const struct forward_opt
 		.rank = split ? split->rank : 0, .ranks = split ? split->ranks : 1,
 		.vocab_share = split ? split->vocab_share : 0,
 		.collective = options->ranks ? ranks_collective(options->ranks) : NULL,
+		.start_seconds = options->start_seconds,
 	};
 	return 0;
 }

@@ -31,6 +31,7 @@ struct forward_options {
 	uint32_t rows_max, sequences_max, samples_max; /* of one step */
 	uint32_t context;     /* at most the model's; 0: the model's */
 	uint32_t ranks_count; /* the model is split over so many; 0 or 1: not */
+	uint32_t start_seconds; /* most that a library between ranks may take to start; 0: as long as all live */
 	struct ranks *ranks;  /* started; may be NULL for forward_needs. Borrowed */
 	const char *cache_dir; /* where INT8's smoothing vector is kept; NULL: not kept */
 	/* Called now and then while loading, from the calling thread; may be NULL. */

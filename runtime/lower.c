@@ -75,7 +75,13 @@ int lower_open(struct daemon *d)
 	d->host_sums = calloc(pages, sizeof *d->host_sums);
 	d->host_state = calloc(pages, sizeof *d->host_state);
 	d->host = memory_reserve(groups_bytes(d, PLACE_HOST));
-	return d->host_sums && d->host_state && d->host ? 0 : -ERR_MEMORY;
+	if (!d->host_sums || !d->host_state || !d->host)
+		return -ERR_MEMORY;
+	const uint64_t bytes = groups_bytes(d, PLACE_HOST);
+	if (forward_ops(d->forward)->host_pin(forward_device(d->forward), d->host, bytes) != 0)
+		log_say(LOG_NOTICE, "the %.1f MiB of host memory for pages cannot be pinned: copies are slower",
+			(double)bytes / (1 << 20));
+	return 0;
 }
 
 /* Nothing is under way any more. */

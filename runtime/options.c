@@ -61,6 +61,8 @@ static const struct entry table[] = {
 	TEXT("device", device, "cpu", "where the model runs: cpu, cuda or cuda:N"),
 	NUMBER("tensor-parallel", tensor_parallel, 1, 64, "1",
 	       "ranks that the model is split over: processes, on GPUs from --device's on"),
+	NUMBER("ranks-start-seconds", ranks_start_seconds, 1, 3600, "120",
+	       "most that NCCL may take to start between the ranks"),
 	CHOICE("isa", isa, "auto|scalar|avx2|avx512", "auto", "instruction set of the CPU kernels"),
 	CHOICE("act", act, "auto|f32|bf16|i8|i8-row", "auto", "precision of activations in matmuls"),
 	CHOICE("prefill-weights", prefill, "same|int8|bf16|fp8|auto", "same",

@@ -31,7 +31,7 @@ struct options {
 	uint64_t disk_bytes;     /* bytes of the disk tier; 0: none */
 	uint64_t disk_reserve, disk_wait_ms, stop_ms;
 	char disk_dir[OPTIONS_PATH_MAX];
-	uint64_t page_tokens, context, threads, tensor_parallel;
+	uint64_t page_tokens, context, threads, tensor_parallel, ranks_start_seconds;
 	uint64_t sessions, turns, queue, calls, calls_principal, peers, principals;
 	uint64_t session_turns;  /* turns that one session may have */
 	uint64_t batch_rows, chunk, step_ms, growth, wait_ms, policy, ttl_ms;

@@ -11,11 +11,13 @@
 #include "runtime/ranks_inside.h"
 
 enum message_kind {
-	SAY_STEP = 1, SAY_TAGS, SAY_CLEAR, SAY_COPY, SAY_READ, SAY_WRITE, SAY_DIGEST, SAY_END
+	SAY_STEP = 1, SAY_TAGS, SAY_CLEAR, SAY_COPY, SAY_READ, SAY_WRITE, SAY_DIGESTS, SAY_END
 };
 
+enum { DIGESTS_MAX = 32 }; /* of one message */
+
 struct message {
-	uint32_t kind, group, page, count; /* count: pages, the page to copy to, tokens, a block's bytes */
+	uint32_t kind, group, page, count; /* count: pages, the page to copy to, digests, a block's bytes */
 	uint64_t tag;
 };
 
@@ -109,6 +111,12 @@ static enum act_kind all_device_act(const struct device *d)
 static uint32_t all_device_threads(const struct device *d)
 {
 	return d->ops->device_threads(d->inner);
+}
+
+/* Each has as much beside it as this one. */
+static uint64_t all_device_beside(const struct device *d)
+{
+	return d->ranks->count * d->ops->device_beside(d->inner);
 }
 
 static int all_weight_make(struct device *d, uint32_t type, enum weight_use use, uint32_t rows,
@@ -273,16 +281,44 @@ static int all_page_write(struct device *d, uint32_t group, uint32_t page, const
 	return d->ops->page_write(d->inner, group, page, piece_at(d, group, r->rank));
 }
 
-static int all_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
-			   uint64_t digest[2])
+/* The list goes round in pieces, so that nobody needs room for one of any length. */
+static int digests_of(struct device *d, struct ops_digest *list, uint32_t count)
 {
 	struct ranks *r = d->ranks;
-	uint64_t all[SPLIT_RANKS_MAX][2];
-	TRY(d->ops->page_digest(d->inner, group, page, tokens, digest));
-	TRY(tell(d, SAY_DIGEST, group, page, tokens, 0));
-	TRY(r->collective.gather(r, digest, sizeof all[0], all));
-	crypto_generichash((uint8_t *)digest, sizeof all[0], (const uint8_t *)all, r->count * sizeof all[0],
-			   NULL, 0);
+	uint64_t mine[DIGESTS_MAX][2], all[SPLIT_RANKS_MAX][DIGESTS_MAX][2], one[SPLIT_RANKS_MAX][2];
+	/* On rank 0 first: a list that is refused is never told. */
+	if (r->rank == 0)
+		TRY(d->ops->page_digests(d->inner, list, count));
+	TRY(tell(d, SAY_DIGESTS, 0, 0, count, 0));
+	TRY(r->collective.broadcast(r, list, count * sizeof *list));
+	if (r->rank != 0)
+		TRY(d->ops->page_digests(d->inner, list, count));
+	for (uint32_t i = 0; i < count; i++)
+		memcpy(mine[i], list[i].digest, sizeof mine[i]);
+	TRY(r->collective.gather(r, mine, count * sizeof mine[0], all));
+	const uint64_t(*const found)[2] = (const uint64_t(*)[2])all;
+	for (uint32_t i = 0; i < count; i++) {
+		for (uint32_t rank = 0; rank < r->count; rank++)
+			memcpy(one[rank], found[rank * count + i], sizeof one[0]);
+		crypto_generichash((uint8_t *)list[i].digest, sizeof one[0], (const uint8_t *)one,
+				   r->count * sizeof one[0], NULL, 0);
+	}
+	return 0;
+}
+
+static int all_page_digests(struct device *d, struct ops_digest *list, uint32_t count)
+{
+	for (uint32_t done = 0; done < count; done += DIGESTS_MAX)
+		TRY(digests_of(d, list + done, count - done < DIGESTS_MAX ? count - done : DIGESTS_MAX));
+	return 0;
+}
+
+/* A page comes out of the collective's memory. */
+static int all_host_pin(struct device *d, void *memory, size_t bytes)
+{
+	(void)d;
+	(void)memory;
+	(void)bytes;
 	return 0;
 }
 
@@ -298,6 +334,7 @@ const struct ops *ranks_ops(struct ranks *ranks, const struct split *split, cons
 	t->device_isa = all_device_isa;
 	t->device_act = all_device_act;
 	t->device_threads = all_device_threads;
+	t->device_beside = all_device_beside;
 	t->weight_make = all_weight_make;
 	t->weight_free = all_weight_free;
 	t->weight_rows = all_weight_rows;
@@ -322,7 +359,8 @@ const struct ops *ranks_ops(struct ranks *ranks, const struct split *split, cons
 	t->page_copy = all_page_copy;
 	t->page_read = all_page_read;
 	t->page_write = all_page_write;
-	t->page_digest = all_page_digest;
+	t->page_digests = all_page_digests;
+	t->host_pin = all_host_pin;
 	return t;
 }
 
@@ -344,14 +382,14 @@ static int block_take(struct ranks *r, uint32_t bytes, const struct ops_batch **
 
 static int message_do(struct device *d, const struct message *m)
 {
-	uint64_t digest[2];
+	struct ops_digest list[DIGESTS_MAX];
 	switch (m->kind) {
 	case SAY_TAGS: return all_page_tags_set(d, m->group, m->page, m->count, m->tag);
 	case SAY_CLEAR: return all_page_clear(d, m->group, m->page, m->count);
 	case SAY_COPY: return all_page_copy(d, m->group, m->page, m->count);
 	case SAY_READ: return all_page_read(d, m->group, m->page, NULL);
 	case SAY_WRITE: return all_page_write(d, m->group, m->page, NULL);
-	case SAY_DIGEST: return all_page_digest(d, m->group, m->page, m->count, digest);
+	case SAY_DIGESTS: return m->count <= DIGESTS_MAX ? digests_of(d, list, m->count) : -ERR_OUT_OF_RANGE;
 	default: return -ERR_BAD_TYPE;
 	}
 }

@@ -24,7 +24,7 @@ struct tier_proof {
 	uint8_t model[16];   /* hash of the model file */
 	uint8_t plan[16];    /* forward_plan_hash */
 	uint64_t chain[2];   /* key over all tokens up to the page's last */
-	uint64_t content[2]; /* ops->page_digest of the valid positions, when the page left the device */
+	uint64_t content[2]; /* ops->page_digests of the valid positions, when the page left the device */
 	uint64_t tag;        /* the tag that it had there; for messages, not compared */
 	uint32_t principal, position, tokens; /* position: of its first token; tokens: that are valid */
 	uint32_t reserved;   /* 0 */

@@ -100,13 +100,9 @@ static inline int pages_equal(uint32_t first, uint32_t count)
 	int equal = 1;
 	CHECK(a && b);
 	for (uint32_t i = first; i < first + count; i++) {
-		uint64_t x[2] = {1}, y[2] = {2};
 		equal &= cpu.ops->page_read(cpu.device, 0, i, a) == 0;
 		equal &= gpu.ops->page_read(gpu.device, 0, i, b) == 0;
 		equal &= memcmp(a, b, bytes) == 0;
-		equal &= cpu.ops->page_digest(cpu.device, 0, i, p->page_tokens - 3, x) == 0;
-		equal &= gpu.ops->page_digest(gpu.device, 0, i, p->page_tokens - 3, y) == 0;
-		equal &= memcmp(x, y, sizeof x) == 0;
 	}
 	free(a);
 	free(b);

@@ -30,7 +30,7 @@ void hook_lose(long calls)
 struct hook_counts hook_counts(void)
 {
 	const emulate_counts c = emulate_runtime_counts();
-	struct hook_counts out = {c.allocations, c.waits, c.launches, c.graph_launches, c.captures};
+	struct hook_counts out = {c.allocations, c.waits, c.launches, c.graph_launches, c.captures, c.pageable};
 	return out;
 }
 
@@ -43,6 +43,16 @@ void hook_machine(int devices, int driver, int major, size_t memory_bytes)
 void hook_node(size_t bytes)
 {
 	emulate_runtime_node(bytes);
+}
+
+void hook_no_pin(int refused)
+{
+	emulate_runtime_no_pin(refused != 0);
+}
+
+size_t hook_pinned(void)
+{
+	return emulate_runtime_pinned();
 }
 
 size_t hook_taken(void)

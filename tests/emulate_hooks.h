@@ -23,6 +23,7 @@ const char *hook_fault(void);
 void hook_lose(long calls);
 struct hook_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
+	unsigned pageable; /* copies from or to host memory that is not pinned */
 };
 struct hook_counts hook_counts(void);
 /* What the machine is said to be. */
@@ -30,6 +31,9 @@ void hook_machine(int devices, int driver, int major, size_t memory_bytes);
 /* What a graph takes of the device's memory for each node. */
 void hook_node(size_t bytes);
 size_t hook_taken(void);
+/* Whether host memory cannot be pinned; and its bytes that are. */
+void hook_no_pin(int refused);
+size_t hook_pinned(void);
 
 #ifdef __cplusplus
 }

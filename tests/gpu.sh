@@ -205,6 +205,8 @@ for tool in memcheck racecheck; do
 	gpu "$tool of whole steps" env HOLDFAST_CUDA_ONLY=6 compute-sanitizer --tool "$tool" --error-exitcode 1 \
 		"$build/tests/gpu_cuda"
 done
+gpu "memcheck of digests" env HOLDFAST_CUDA_ONLY=11 compute-sanitizer --tool memcheck --error-exitcode 1 \
+	"$build/tests/gpu_cuda"
 gpu "bench" "$daemon" bench "$work/model.gguf" --device cuda
 if [ -n "${HOLDFAST_MODEL:-}" ] && [ $dry = 0 ]; then
 	gpu "bench of the model" "$daemon" bench "$HOLDFAST_MODEL" --device cuda
@@ -227,11 +229,12 @@ figures='
 }
 /"figure": "resident"/ { resident++ }
 /"figure": "prefill"/ { prefill++ }
+/"figure": "digest"/ { digest++ }
 END {
 	for (batch = 1; batch <= 64; batch *= batch < 8 ? 8 : batch < 32 ? 4 : 2)
 		if (!(("fp8", batch) in found) || !(("bf16", batch) in found))
 			bad = 1
-	exit bad || resident != 1 || !prefill
+	exit bad || resident != 1 || !prefill || digest != 2
 }
 '
 shapes() { # NAME ARGUMENT...

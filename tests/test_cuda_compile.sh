@@ -26,7 +26,7 @@ skip() {
 }
 
 nvcc=$(sed -n 's/^NVCC = //p' "$BUILDDIR/Makefile" 2>/dev/null)
-kernels='rows matmul given attend_row attend_tile attend sample ranks'
+kernels='rows matmul given attend_row attend_tile attend sample ranks digest'
 checks='no kernel spills
 registers
 vector loads, matrix products, async copies
@@ -69,16 +69,16 @@ else
 			"$SRCDIR/kernels/cuda/$k.cu" -o "$work/$k.ptx" 2>"$work/err" || bad=$(cat "$work/err")
 	done
 	bad=$(awk '$4 != 0 || $5 != 0 { print $1 ": stack " $4 ", spilled " $5 }' "$work/usage")
-	[ -z "$bad" ] && [ "$(wc -l <"$work/usage")" -ge 84 ]
+	[ -z "$bad" ] && [ "$(wc -l <"$work/usage")" -ge 86 ]
 	state=$?
 	tap $state "no kernel spills or has a stack frame ($(wc -l <"$work/usage") instances)" "$bad"
 	# A block's threads, by kernel, are in the names of nobody: the largest that each is launched with.
-	bad=$(awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope/ ? 128 : 256 }
+	bad=$(awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope|digest/ ? 128 : 256 }
 		$2 * threads > 65536 { print $1 ": " $2 " registers x " threads }' "$work/usage")
 	[ -z "$bad" ]
 	state=$?
 	tap $state "registers leave room for a block" "$bad"
-	[ -z "${HOLDFAST_CUDA_TABLE:-}" ] || awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope/ ? 128 : 256
+	[ -z "${HOLDFAST_CUDA_TABLE:-}" ] || awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope|digest/ ? 128 : 256
 		r = int(($2 + 7) / 8) * 8 * threads; b = int(65536 / r); t = int(2048 / threads)
 		if (t < b) b = t
 		printf "# %-60s %4d regs %6d shared %3d blocks %5.0f %% of 64 warps\n", $1, $2, $3, b, b * threads / 2048 * 100
@@ -120,11 +120,16 @@ else
 	state=$?
 	tap $state "one object for sm_80, sm_90 and sm_100: $some" "$bad"
 
-	# What the GPU would run, function by function. cuobjdump is no part of the smallest toolkit.
-	dump=$(dirname "$nvcc")/cuobjdump
-	[ -x "$dump" ] || dump=$(command -v cuobjdump)
+	# What the GPU would run, function by function. cuobjdump is no part of the smallest toolkit;
+	# bootstrap build --cuda puts it into the cache. It asks nvdisasm, beside it.
+	dump=
+	for dir in "$(dirname "$nvcc")" "${XDG_CACHE_HOME:-${HOME:-}/.cache}/holdfast/cuda-tools/nvidia/cu13/bin" \
+		"$(dirname "$(command -v cuobjdump || echo /none/)")"; do
+		[ -n "$dump" ] || ! [ -x "$dir/cuobjdump" ] || dump=$dir/cuobjdump
+	done
+	PATH=$PATH:$(dirname "${dump:-/none}")
 	if [ -z "$dump" ]; then
-		skip "machine code" "no cuobjdump is here"
+		skip "machine code" "no cuobjdump is here: bootstrap build --cuda fetches it"
 	else
 		bad=
 		for k in matmul given attend_row attend_tile; do
@@ -147,9 +152,20 @@ else
 			bad=$bad$(awk '/Function :/ { f = $3 } /[ \t](LDL|STL)[. ]/ { print f " uses local memory" }' \
 				"$work/$k.sass" | sort -u)
 		done
+		# A value of FP8 costs instructions before it costs bandwidth: kernels/cuda/README.md counts them.
+		awk -f "$SRCDIR/tests/sass_loops.awk" "$work/attend_tile.sass" "$work/attend_row.sass" >"$work/loops"
+		[ -z "${HOLDFAST_CUDA_TABLE:-}" ] ||
+			awk '{ print "# " $1 ": " $2 " instructions, " $3 " HMMA, " $4 " FFMA" }' "$work/loops"
+		bad=$bad$(awk '$1 ~ /attend_tileILi0ELi1E/ && (!least[$1] || $2 / $3 < least[$1]) { least[$1] = $2 / $3 }
+			END {
+				for (f in least)
+					if (n++ >= 0 && least[f] > 40)
+						print f ": " least[f] " instructions for an HMMA of its scores"
+				if (!n) print "no loop of scores is found"
+			}' "$work/loops")
 		[ -z "$bad" ]
 		state=$?
-		tap $state "machine code: loads of 16 bytes, IMMA, HMMA, no local memory" "$bad"
+		tap $state "machine code: loads of 16 bytes, IMMA, HMMA, no local memory, short loops" "$bad"
 	fi
 fi
 

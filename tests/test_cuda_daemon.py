@@ -80,6 +80,13 @@ def ranks():
     again = wire.turn(wire.open(), GIVEN, max_tokens=3, ignore_end=True, temperature=0)
     assert len(first.ids) == 3 and first.ids == again.ids, (first.ids, again.ids)
     left_clean(daemon)
+    # Where NCCL does not start between them, none waits for ever.
+    done = subprocess.run([f"{FOLDER}/holdfastd", "--model", tiny, *SMALL, "--device", "cuda", "--tensor-parallel", "2",
+                           "--ranks-start-seconds", "1", "--listen", f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/state"],
+                          stderr=subprocess.PIPE, text=True, timeout=60, check=False, env={
+                              **os.environ, "HOLDFAST_NCCL": f"{REAL}/tests/fake_nccl.so", "FAKE_NCCL": "missing"})
+    assert done.returncode == 1, done.returncode
+    assert "NCCL is not ready between 2 ranks after 1 seconds (--ranks-start-seconds)" in done.stderr, done.stderr
     os.environ["HOLDFAST_EMULATE_MACHINE"] = f"1,13000,9,{1 << 30}"
     done = subprocess.run([f"{FOLDER}/holdfastd", "--model", tiny, *SMALL, "--device", "cuda", "--tensor-parallel", "2",
                            "--listen", f"ipc://{FOLDER}/s", "--state", f"{FOLDER}/state"], stderr=subprocess.PIPE, text=True,

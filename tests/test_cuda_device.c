@@ -2,12 +2,14 @@
  * Goal: the host side of the CUDA device keeps its promises. Method: the emulated runtime, which puts
  * work off until it is waited for, counts calls, and can lose its context at any of them.
  */
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/emulate_hooks.h"
 #include "tests/kernels_fixture.h"
+#include "tests/rank_one.h"
 #include "tests/tap.h"
 
 static uint32_t text[64];
@@ -261,44 +263,12 @@ static void hostile(void)
 	fixture_close(&f);
 }
 
-/* A rank 1 that adds nothing to a sum, and has found of the second sequence what it is told; or is gone. */
-struct rank1 {
-	struct ops_fault fault;
-	int gone;
-};
-
-static int rank1_gather(void *self, const void *mine, size_t bytes, void *all)
-{
-	const struct rank1 *r = self;
-	struct ops_fault said[2] = {{.page = OPS_NONE}, r->fault};
-	if (r->gone)
-		return -ERR_INTERNAL;
-	memcpy(all, mine, bytes);
-	memset((uint8_t *)all + bytes, 0, bytes);
-	if (bytes == sizeof said) /* no sum is so short, nor are logits */
-		memcpy((uint8_t *)all + bytes, said, bytes);
-	return 0;
-}
-
-static int rank1_broadcast(void *self, void *bytes, size_t count)
-{
-	(void)self, (void)bytes, (void)count;
-	return 0;
-}
-
-static int rank1_lives(void *self)
-{
-	(void)self;
-	return 0;
-}
-
 /* What another rank has found ends the sequence here too; the lowest rank that found something has the
    word. */
 static void fault_elsewhere(void)
 {
 	struct rank1 there = {.fault = {.page = OPS_NONE}};
-	const struct collective c = {.self = &there, .gather = rank1_gather, .broadcast = rank1_broadcast,
-				     .alive = rank1_lives};
+	const struct collective c = rank1_collective(&there);
 	const struct fixture_sequence s[2] = {{text, 0, 3, 0, 0}, {text, 0, 3, 8, 8}};
 	struct device_plan p = plan_small();
 	struct ops_sampled sampled[2];
@@ -338,6 +308,88 @@ static void fault_elsewhere(void)
 	EXPECT(hook_fault() == NULL);
 }
 
+/* Pages go straight to and from memory that is pinned, and by a room elsewhere, with the same bytes; what
+   cannot be pinned is no fault of the device's. */
+static void pinned_host(void)
+{
+	const struct device_plan p = plan_small();
+	const uint64_t bytes = ops_page_bytes(p.kv, FIXTURE_LAYERS, p.kv_heads, p.head, p.page_tokens);
+	uint8_t *host = malloc(4 * bytes), *other = malloc(bytes);
+	CHECK(host && other);
+	for (int refused = 0; refused < 2; refused++) {
+		struct fixture f;
+		hook_no_pin(refused);
+		open_small(&f);
+		const size_t before = hook_pinned();
+		EXPECT_EQ(f.ops->host_pin(f.device, host, 4 * bytes), refused ? -ERR_MEMORY : 0);
+		EXPECT_EQ(hook_pinned() - before, refused ? 0 : 4 * bytes);
+		EXPECT_EQ(f.ops->host_pin(f.device, host, 4 * bytes), refused ? -ERR_MEMORY : -ERR_BAD_ARG);
+		hook_counts();
+		for (uint32_t i = 0; i < 4; i++) {
+			memset(host + i * bytes, 1 + (int)i, bytes);
+			EXPECT(f.ops->page_write(f.device, 0, i, host + i * bytes) == 0);
+			memset(host + i * bytes, 0, bytes);
+		}
+		for (uint32_t i = 0; i < 4; i++) {
+			EXPECT(f.ops->page_read(f.device, 0, i, host + (3 - i) * bytes) == 0);
+			EXPECT(f.ops->page_read(f.device, 0, i, other) == 0);
+			EXPECT(other[0] == 1 + i && memcmp(other, host + (3 - i) * bytes, bytes) == 0);
+			EXPECT(other[bytes - 1] == 1 + i);
+		}
+		/* One that only begins there is not all pinned. */
+		uint8_t *const across = calloc(1, bytes + 64);
+		CHECK(across);
+		if (!refused) {
+			struct fixture g;
+			open_small(&g);
+			EXPECT_EQ(g.ops->host_pin(g.device, across, 64), 0);
+			EXPECT(g.ops->page_write(g.device, 0, 0, across) == 0);
+			EXPECT(g.ops->page_read(g.device, 0, 0, across) == 0);
+			fixture_close(&g);
+		}
+		free(across);
+		EXPECT_EQ(hook_counts().pageable, 0); /* such a copy is slow, and waits */
+		fixture_close(&f);
+		EXPECT_EQ(hook_pinned(), 0);
+	}
+	hook_no_pin(0);
+	free(host);
+	free(other);
+}
+
+static void *other_thread(void *arg)
+{
+	struct fixture *f = arg;
+	const struct fixture_sequence s = {text, 0, 3, 0, 0};
+	struct ops_batch *b = fixture_block(f, &s, 1, 2);
+	struct ops_digest digest = {.tokens = 3};
+	struct ops_sampled sampled = {.token = OPS_NONE};
+	EXPECT(f->ops->page_tags_set(f->device, 0, 0, 4, 0) == 0);
+	EXPECT(f->ops->batch(f->device, b) == 0);
+	EXPECT(fixture_step(f) == 0);
+	EXPECT(f->ops->wait(f->device, &sampled, NULL) == 0);
+	EXPECT(f->ops->page_digests(f->device, &digest, 1) == 0);
+	EXPECT(sampled.token < 32 && digest.digest[0] != 0);
+	free(b);
+	return NULL;
+}
+
+/* The second GPU, opened by one thread and used by another, which has never heard of it. */
+static void second_gpu(void)
+{
+	struct device_plan p = plan_small();
+	struct fixture f;
+	pthread_t thread;
+	hook_machine(2, 13000, 9, 1 << 30);
+	p.gpu = 1;
+	fixture_table = ops_cuda;
+	fixture_open(&f, &p, &options, 5);
+	CHECK(pthread_create(&thread, NULL, other_thread, &f) == 0);
+	pthread_join(thread, NULL);
+	fixture_close(&f);
+	hook_machine(1, 13000, 9, 1 << 30);
+}
+
 int main(void)
 {
 	for (uint32_t i = 0; i < 64; i++)
@@ -348,6 +400,8 @@ int main(void)
 	TAP_RUN(refusals, "what is not there is refused in one line");
 	TAP_RUN(needs, "what is taken is what was said");
 	TAP_RUN(fault_elsewhere, "a fault on another rank is one here, and so is its end");
+	TAP_RUN(pinned_host, "memory of the host's is pinned, or copies are slower");
+	TAP_RUN(second_gpu, "another GPU than the first, in another thread than the first");
 	TAP_RUN(hostile, "what makes no sense is refused and changes nothing");
 	return tap_done();
 }

@@ -177,6 +177,7 @@ static void float_case(const struct way *w, enum prefill_kind kind, float *x)
 	fixture_open(&gpu, &p, &options, 3);
 	SHOULD(w->taken == 2 ||
 	       (strstr(gpu.ops->device_isa(gpu.device), "cuBLASLt") != NULL) == (w->taken != 0));
+	SHOULD(w->taken == 2 || gpu.ops->device_beside(gpu.device) == (w->taken ? 1 << 20 : 0));
 	if (w->taken == 2)
 		printf("# %s\n", gpu.ops->device_isa(gpu.device));
 	SHOULD(products_of(&gpu, 0, ROWS, x) == 0);

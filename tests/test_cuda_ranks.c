@@ -93,6 +93,8 @@ static void agree(void)
 	} list[] = {{"mistral", 4, 2}, {"llama3", 4, 1}, {"qwen2", 2, 1}, {"gemma3", 2, 2}};
 	static struct ops_sampled cut[ROWS], whole[ROWS], other[ROWS];
 	for (unsigned i = 0; i < sizeof list / sizeof list[0]; i++) {
+		if (i % 2 && getenv("HOLDFAST_SANITIZED"))
+			continue;
 		struct model *model = model_of(list[i].family, list[i].plain);
 		float gpu[TINY_VOCAB], again[TINY_VOCAB], cpu[TINY_VOCAB], one[TINY_VOCAB];
 		struct forward_options o = options_of("cuda", list[i].ranks);

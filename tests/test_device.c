@@ -322,14 +322,14 @@ static void digests(void)
 			if (kv <= KV_INT8 && round % 4 == 0)
 				at = 8 * block + index * 32 + token;
 			CHECK(f.ops->page_write(f.device, 0, 2, a) == 0);
-			EXPECT_EQ(f.ops->page_digest(f.device, 0, 2, tokens, want), 0);
+			EXPECT_EQ(ops_page_digest(f.ops, f.device, 0, 2, tokens, want), 0);
 			a[at] ^= (uint8_t)(1 << round % 8);
 			CHECK(f.ops->page_write(f.device, 0, 3, a) == 0);
-			EXPECT_EQ(f.ops->page_digest(f.device, 0, 3, tokens, got), 0);
+			EXPECT_EQ(ops_page_digest(f.ops, f.device, 0, 3, tokens, got), 0);
 			wrong += (memcmp(want, got, sizeof want) != 0) != (token < tokens);
 		}
 		EXPECT_EQ(wrong, 0);
-		EXPECT_EQ(f.ops->page_digest(f.device, 0, 2, 33, got), -ERR_OUT_OF_RANGE);
+		EXPECT_EQ(ops_page_digest(f.ops, f.device, 0, 2, 33, got), -ERR_OUT_OF_RANGE);
 		free(a);
 		fixture_close(&f);
 	}
@@ -342,7 +342,7 @@ static struct fixture *digested;
 static void *digest_thread(void *arg)
 {
 	uint64_t digest[2];
-	return digested->ops->page_digest(digested->device, 0, 2, 21, digest) == 0 ? arg : NULL;
+	return ops_page_digest(digested->ops, digested->device, 0, 2, 21, digest) == 0 ? arg : NULL;
 }
 
 /* Of a page that was digested nothing is left on the stack, what is of no whole tile neither. */

@@ -326,10 +326,10 @@ static void faults_stay_alone(void)
 	REQUIRE(fixture_run(&f, s, 1, 2, alone) == 0);
 	REQUIRE(f.ops->page_tags_set(f.device, 0, 9, 2, 77) ==
 		0); /* the second's second and third */
-	REQUIRE(f.ops->page_digest(f.device, 0, 8, 16, before) == 0);
+	REQUIRE(ops_page_digest(f.ops, f.device, 0, 8, 16, before) == 0);
 	REQUIRE(fixture_run(&f, s, 3, 2, together) == 0);
 	REQUIRE(f.ops->wait(f.device, sampled, faults) == 0);
-	REQUIRE(f.ops->page_digest(f.device, 0, 8, 16, after) == 0);
+	REQUIRE(ops_page_digest(f.ops, f.device, 0, 8, 16, after) == 0);
 	EXPECT(memcmp(alone, together, sizeof alone) == 0);
 	EXPECT(memcmp(before, after, sizeof before) == 0);
 	EXPECT(faults[0].page == OPS_NONE && faults[2].page == OPS_NONE);

@@ -271,9 +271,9 @@ static void pages(void)
 	/* The three pages go to the second sequence's places; the first's are cleared. */
 	for (uint32_t i = 0; i < 3; i++) {
 		EXPECT_EQ(ops->page_read(d, 0, i, page), 0);
-		EXPECT_EQ(ops->page_digest(d, 0, i, 16, digest), 0);
+		EXPECT_EQ(ops_page_digest(ops, d, 0, i, 16, digest), 0);
 		EXPECT_EQ(ops->page_write(d, 0, PAGES + i, page), 0);
-		EXPECT_EQ(ops->page_digest(d, 0, PAGES + i, 16, moved), 0);
+		EXPECT_EQ(ops_page_digest(ops, d, 0, PAGES + i, 16, moved), 0);
 		EXPECT(memcmp(digest, moved, sizeof digest) == 0);
 		EXPECT_EQ(ops->page_copy(d, 0, PAGES + i, PAGES + 4 + i), 0);
 		EXPECT_EQ(ops->page_read(d, 0, PAGES + 4 + i, other), 0);
@@ -284,7 +284,7 @@ static void pages(void)
 		memcpy(other, page, bytes);
 		other[bytes / 4 * rank + 5] ^= 1;
 		EXPECT_EQ(ops->page_write(d, 0, PAGES + 10, other), 0);
-		EXPECT_EQ(ops->page_digest(d, 0, PAGES + 10, 16, moved), 0);
+		EXPECT_EQ(ops_page_digest(ops, d, 0, PAGES + 10, 16, moved), 0);
 		EXPECT(memcmp(digest, moved, sizeof digest) != 0);
 	}
 	const struct run_sequence there = sequence_at(1);
@@ -294,7 +294,7 @@ static void pages(void)
 	/* What is refused on rank 0 is told to nobody, and all goes on. */
 	EXPECT_EQ(ops->page_tags_set(d, 0, 2 * PAGES, 1, 9), -ERR_OUT_OF_RANGE);
 	EXPECT_EQ(ops->page_write(d, 1, 0, page), -ERR_OUT_OF_RANGE);
-	EXPECT_EQ(ops->page_digest(d, 0, 2 * PAGES, 16, digest), -ERR_OUT_OF_RANGE);
+	EXPECT_EQ(ops_page_digest(ops, d, 0, 2 * PAGES, 16, digest), -ERR_OUT_OF_RANGE);
 	struct ops_batch bad = {.bytes = sizeof bad, .row_count = 1};
 	EXPECT_EQ(forward_step(g.run.forward, &bad, NULL, NULL), -ERR_OUT_OF_RANGE);
 	EXPECT_EQ(history(&g.run, tokens, 48, 64, false, after), 0);
@@ -323,7 +323,7 @@ static void fault_on_one(void)
 		struct forward *f = rank ? g.member[rank].forward : g.run.forward;
 		uint64_t digest[2];
 		/* After a digest the others have done all, and wait: their devices may be touched. */
-		EXPECT_EQ(forward_ops(g.run.forward)->page_digest(forward_device(g.run.forward), 0, 0, 16,
+		EXPECT_EQ(ops_page_digest(forward_ops(g.run.forward), forward_device(g.run.forward), 0, 0, 16,
 								  digest), 0);
 		if (rank)
 			EXPECT_EQ(forward_ops(f)->page_tags_set(forward_device(f), 0, PAGES + 1, 1, 77), 0);

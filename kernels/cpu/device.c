@@ -280,6 +280,12 @@ static enum act_kind cpu_device_act(const struct device *d)
 	return d->act;
 }
 
+static uint64_t cpu_device_beside(const struct device *d)
+{
+	(void)d;
+	return 0;
+}
+
 static uint32_t cpu_device_threads(const struct device *d)
 {
 	return d->threads;
@@ -409,7 +415,9 @@ static const struct ops table = {
 	.page_copy = cpu_page_copy,
 	.page_read = cpu_page_read,
 	.page_write = cpu_page_write,
-	.page_digest = cpu_page_digest,
+	.page_digests = cpu_page_digests,
+	.host_pin = cpu_host_pin,
+	.device_beside = cpu_device_beside,
 };
 
 const struct ops *ops_cpu(void)

@@ -155,8 +155,8 @@ int cpu_page_clear(struct device *d, uint32_t group, uint32_t page_first,
 int cpu_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to);
 int cpu_page_read(struct device *d, uint32_t group, uint32_t page, void *to);
 int cpu_page_write(struct device *d, uint32_t group, uint32_t page, const void *from);
-int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
-		    uint64_t digest[2]);
+int cpu_page_digests(struct device *d, struct ops_digest *list, uint32_t count);
+int cpu_host_pin(struct device *d, void *memory, size_t bytes);
 
 int cpu_embed(struct device *d, const struct weight *embedding, float scale);
 int cpu_qkv(struct device *d, const struct ops_layer *layer);

@@ -105,6 +105,15 @@ int cpu_page_write(struct device *d, uint32_t group, uint32_t page, const void *
 	return 0;
 }
 
+/* It is the device's memory already. */
+int cpu_host_pin(struct device *d, void *memory, size_t bytes)
+{
+	(void)d;
+	(void)memory;
+	(void)bytes;
+	return 0;
+}
+
 /* A K or V block's first `tokens` positions: whole tiles as they lie, of the last tile the
    values of those positions in the order of the layout. */
 static void block_digest(crypto_generichash_state *state, const struct device_plan *p,
@@ -129,44 +138,41 @@ static void block_digest(crypto_generichash_state *state, const struct device_pl
 	crypto_generichash_update(state, part, n);
 }
 
+/* One digest of the digests of all blocks: a device may make those side by side. */
 __attribute__((noinline)) static void digest_make(const struct device_plan *p, uint32_t group,
 						  const uint8_t *base, uint32_t tokens, uint64_t digest[2])
 {
-	const uint32_t layers = p->group[group].layers;
-	crypto_generichash_state state;
-	crypto_generichash_init(&state, NULL, 0, 16);
-	for (uint32_t i = 0; i < layers * p->kv_heads; i++) {
-		const struct page_place at =
-			page_place_of(p, group, i / p->kv_heads, i % p->kv_heads);
-		block_digest(&state, p, base + at.block, tokens, 0);
-		block_digest(&state, p, base + at.block + at.block_bytes, tokens, 1);
+	const uint32_t blocks = page_blocks(p, group), lines = kv_scale_lines(p);
+	const struct page_place first = page_place_of(p, group, 0, 0);
+	crypto_generichash_state whole, state;
+	uint8_t one[16];
+	crypto_generichash_init(&whole, NULL, 0, sizeof one);
+	for (uint32_t i = 0; i < blocks; i++) {
+		const uint8_t *scales = base + first.scales + (size_t)i * lines * p->page_tokens;
+		crypto_generichash_init(&state, NULL, 0, sizeof one);
+		block_digest(&state, p, base + i * first.block_bytes, tokens, i % 2);
+		for (uint32_t line = 0; line < lines; line++, scales += p->page_tokens)
+			crypto_generichash_update(&state, scales, tokens);
+		crypto_generichash_final(&state, one, sizeof one);
+		crypto_generichash_update(&whole, one, sizeof one);
 	}
-	if (p->kv == KV_FP8 || p->kv == KV_INT8) {
-		const size_t first = page_place_of(p, group, 0, 0).scales;
-		const uint32_t lines = 2 * layers * p->kv_heads * kv_group_count(p->head);
-		for (uint32_t i = 0; i < lines; i++)
-			crypto_generichash_update(
-				&state, base + first + (size_t)i * p->page_tokens, tokens);
-	}
-	crypto_generichash_final(&state, (uint8_t *)digest, 16);
+	crypto_generichash_final(&whole, (uint8_t *)digest, 16);
 }
 
 /* What is forgotten may not live on in a stack: neither part of a tile nor the hash's last blocks. */
 enum { DIGEST_STACK = 16 * HEAD_MAX * 4 + 4096 };
 
-void page_digest_make(const struct device_plan *p, uint32_t group, const uint8_t *base, uint32_t tokens,
-		      uint64_t digest[2])
+int cpu_page_digests(struct device *d, struct ops_digest *list, uint32_t count)
 {
-	digest_make(p, group, base, tokens, digest);
+	for (uint32_t i = 0; i < count; i++) {
+		TRY(pages_check(d, list[i].group, list[i].page, 1));
+		if (list[i].tokens > d->plan.page_tokens)
+			return -ERR_OUT_OF_RANGE;
+	}
+	for (uint32_t i = 0; i < count; i++) {
+		struct ops_digest *const g = &list[i];
+		digest_make(&d->plan, g->group, page_at(d, g->group, g->page), g->tokens, g->digest);
+	}
 	sodium_stackzero(DIGEST_STACK);
-}
-
-int cpu_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
-		    uint64_t digest[2])
-{
-	TRY(pages_check(d, group, page, 1));
-	if (tokens > d->plan.page_tokens)
-		return -ERR_OUT_OF_RANGE;
-	page_digest_make(&d->plan, group, page_at(d, group, page), tokens, digest);
 	return 0;
 }

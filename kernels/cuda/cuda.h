@@ -273,6 +273,21 @@ struct dequantise_args {
 };
 enum dequantise_to { DEQUANTISE_F32, DEQUANTISE_BF16, DEQUANTISE_FP8, DEQUANTISE_I8 };
 
+/* A page of a list of digests, and its digest. */
+struct digest_page {
+	const uint8_t *page;
+	size_t scales; /* where they begin */
+	uint32_t blocks, tokens;
+	uint64_t digest[2];
+};
+
+struct digest_args {
+	struct digest_page *list;
+	uint64_t *digests; /* of blocks: blocks_most of each page */
+	size_t block_bytes;
+	uint32_t blocks_most, head, size, lines, page_tokens; /* size: of a value */
+};
+
 /* ---- what launches them; grids as of a bucket of `rows` ---- */
 
 struct grid_of {
@@ -295,6 +310,7 @@ void attend_launch(const struct attend_args *a, enum kv_kind kv, const struct gr
 		   cudaStream_t stream);
 void tags_launch(const struct tags_args *a, uint32_t sequences, cudaStream_t stream);
 void sample_launch(const struct sample_args *a, uint32_t samples, cudaStream_t stream);
+void digest_launch(const struct digest_args *a, uint32_t pages, cudaStream_t stream);
 void dequantise_launch(const struct dequantise_args *a, cudaStream_t stream);
 /* Once for each device: kernels that need more shared memory than is given unasked. */
 cudaError_t attend_prepare(enum kv_kind kv, uint32_t head, uint32_t group, size_t shared_most);

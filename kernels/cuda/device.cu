@@ -1,5 +1,5 @@
 /*
- * The CUDA device: its life, its weights and buffers, pages, and the table that is the door.
+ * The CUDA device: its life, its weights and buffers, and the table that is the door.
  *
  * One piece of the GPU's memory and one of pinned memory hold all that a step needs; weights are
  * taken one by one while a model is loaded. A step takes none, but for the graphs it captures, whose
@@ -63,6 +63,7 @@ static void sizes_set(struct device *d)
 		d->group[g].page_bytes =
 			ops_page_bytes(p->kv, p->group[g].layers, p->kv_heads, p->head, p->page_tokens);
 		d->page_room_bytes = largest(d->page_room_bytes, d->group[g].page_bytes);
+		d->blocks_most = (uint32_t)largest(d->blocks_most, page_blocks(p, g));
 		d->call_max += 7 * p->group[g].layers;
 	}
 	d->page_room_bytes = largest(d->page_room_bytes, 1 << 16);
@@ -73,8 +74,8 @@ struct piece {
 	size_t bytes;
 	bool pinned, slab;
 };
-/* Those of pieces_list: 18 of every device, 4 of one of several ranks, 4 for given tokens. */
-enum { PIECES_MAX = BUFFER_COUNT + 18 + 3 * ROPE_SETS + 4 + 4 + 2 * OPS_GROUP_MAX };
+/* Those of pieces_list: 20 of every device, 4 of one of several ranks, 4 for given tokens. */
+enum { PIECES_MAX = BUFFER_COUNT + 20 + 3 * ROPE_SETS + 4 + 4 + 2 * OPS_GROUP_MAX };
 
 static uint32_t pieces_list(struct device *d, struct piece *list)
 {
@@ -101,6 +102,8 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 	put(&d->faults, faults, false, false);
 	put(&d->sampled, sampled, false, false);
 	put(&d->block, d->block_bytes, false, false);
+	put(&d->digest_list, DIGESTS_MAX * sizeof *d->digest_list, false, false);
+	put(&d->digests, (size_t)DIGESTS_MAX * d->blocks_most * 16, false, false);
 	for (int i = 0; i < ROPE_SETS; i++) {
 		put(&d->rope[i].frequency, KV_HEAD_MAX / 2 * sizeof(double), false, false);
 		put(&d->rope[i].turns, rows * p->head * f, false, false);
@@ -117,7 +120,7 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 		const size_t piece = ranks_piece_bytes(p);
 		put(&d->rank_all, p->ranks * piece, false, false);
 		put(&d->rank_part, (size_t)p->samples_max * p->vocab_share * f, false, false);
-		if (!ranks_by_nccl()) {
+		if (!nccl_found()) {
 			put(&d->rank_host, piece, true, false);
 			put(&d->rank_host_all, p->ranks * piece, true, false);
 		}
@@ -136,7 +139,7 @@ static uint32_t pieces_list(struct device *d, struct piece *list)
 		put(&d->group[g].tags, (size_t)8 * d->group[g].page_count, false, true);
 	}
 	/* The number is no guess: this plan has all of them. */
-	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX && !ranks_by_nccl() && p->prefill != PREFILL_SAME &&
+	if (p->ranks > 1 && p->group_count == OPS_GROUP_MAX && !nccl_found() && p->prefill != PREFILL_SAME &&
 	    blas_found())
 		CHECK(n == PIECES_MAX);
 	return n;
@@ -210,6 +213,8 @@ static void cuda_device_close(struct device **device)
 		cudaStreamDestroy(d->step);
 	if (d->copy)
 		cudaStreamDestroy(d->copy);
+	if (d->pinned)
+		cudaHostUnregister(d->pinned);
 	cudaFree(d->slab);
 	cudaFreeHost(d->host);
 	free(d->calls);
@@ -260,11 +265,23 @@ static int device_begin(struct device *d)
 	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->copy, cudaStreamNonBlocking));
 	CUDA_TRY(d, cudaEventCreateWithFlags(&d->stepped, cudaEventDisableTiming));
 	CUDA_TRY(d, cudaEventCreateWithFlags(&d->copied, cudaEventDisableTiming));
-	TRY(memory_make(d));
-	/* e4m3 is in its products from sm_89 on. */
-	if (p->prefill == PREFILL_SAME || (p->prefill == PREFILL_FP8 && is.major < 9))
+	d->major = is.major;
+	return memory_make(d);
+}
+
+/* e4m3 is in its products from sm_89 on. */
+static int library_open(struct device *d)
+{
+	if (d->plan.prefill == PREFILL_SAME || (d->plan.prefill == PREFILL_FP8 && d->major < 9))
 		return 0;
 	return blas_open(d);
+}
+
+static size_t memory_left()
+{
+	size_t left = 0, all;
+	cudaMemGetInfo(&left, &all);
+	return left;
 }
 
 static int cuda_device_open(const struct device_plan *plan, struct device **out)
@@ -281,8 +298,13 @@ static int cuda_device_open(const struct device_plan *plan, struct device **out)
 	d->act = plan->act == ACT_AUTO ? ACT_I8_BLOCK : plan->act;
 	d->graphs_off = getenv("HOLDFAST_CUDA_GRAPHS") && strcmp(getenv("HOLDFAST_CUDA_GRAPHS"), "off") == 0;
 	int code = device_begin(d);
+	const size_t before = code == 0 ? memory_left() : 0;
+	if (code == 0)
+		code = library_open(d);
 	if (plan->ranks > 1)
 		code = ranks_open(d, code);
+	const size_t after = code == 0 ? memory_left() : 0;
+	d->beside = before > after ? before - after : 0;
 	if (code != 0) {
 		cuda_device_close(&d);
 		return code;
@@ -306,6 +328,11 @@ static uint32_t cuda_device_threads(const struct device *d)
 {
 	(void)d;
 	return 1;
+}
+
+static uint64_t cuda_device_beside(const struct device *d)
+{
+	return d->beside;
 }
 
 /* ---- weights ---- */
@@ -468,120 +495,6 @@ static int cuda_buffer_read(struct device *d, enum ops_buffer buffer, size_t off
 	return 0;
 }
 
-/* ---- pages ---- */
-
-/* Every operation on pages: after the step, on the stream for copies. */
-static int pages_begin(struct device *d, uint32_t group, uint32_t first, uint32_t count)
-{
-	if (group >= d->plan.group_count || first > d->group[group].page_count ||
-	    count > d->group[group].page_count - first)
-		return -ERR_OUT_OF_RANGE;
-	TRY(step_flush(d));
-	CUDA_TRY(d, cudaEventRecord(d->stepped, d->step));
-	CUDA_TRY(d, cudaStreamWaitEvent(d->copy, d->stepped, 0));
-	return 0;
-}
-
-static int pages_end(struct device *d)
-{
-	CUDA_TRY(d, cudaStreamSynchronize(d->copy));
-	return 0;
-}
-
-/* For what need not be waited for: the next step comes after it. */
-static int pages_order(struct device *d)
-{
-	CUDA_TRY(d, cudaEventRecord(d->copied, d->copy));
-	CUDA_TRY(d, cudaStreamWaitEvent(d->step, d->copied, 0));
-	return 0;
-}
-
-static uint8_t *page_at(const struct device *d, uint32_t group, uint32_t page)
-{
-	return d->group[group].pages + d->group[group].page_bytes * page;
-}
-
-static int cuda_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
-			      uint64_t tag_first)
-{
-	TRY(pages_begin(d, group, page_first, page_count));
-	uint64_t *const room = reinterpret_cast<uint64_t *>(d->page_room);
-	const uint32_t most = (uint32_t)(d->page_room_bytes / sizeof *room);
-	for (uint32_t done = 0; done < page_count;) {
-		const uint32_t n = page_count - done < most ? page_count - done : most;
-		for (uint32_t i = 0; i < n; i++)
-			room[i] = tag_first + done + i;
-		CUDA_TRY(d, cudaMemcpyAsync(d->group[group].tags + page_first + done, room, n * sizeof *room,
-					    cudaMemcpyHostToDevice, d->copy));
-		TRY(pages_end(d));
-		done += n;
-	}
-	return 0;
-}
-
-static int cuda_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag)
-{
-	TRY(pages_begin(d, group, page, 1));
-	CUDA_TRY(d, cudaMemcpyAsync(d->page_room, d->group[group].tags + page, sizeof *tag,
-				    cudaMemcpyDeviceToHost, d->copy));
-	TRY(pages_end(d));
-	memcpy(tag, d->page_room, sizeof *tag);
-	return 0;
-}
-
-static int cuda_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count)
-{
-	TRY(pages_begin(d, group, page_first, page_count));
-	CUDA_TRY(d, cudaMemsetAsync(page_at(d, group, page_first), 0, d->group[group].page_bytes * page_count,
-				    d->copy));
-	return pages_order(d);
-}
-
-static int cuda_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to)
-{
-	TRY(pages_begin(d, group, from, 1));
-	TRY(pages_begin(d, group, to, 1));
-	if (from != to)
-		CUDA_TRY(d, cudaMemcpyAsync(page_at(d, group, to), page_at(d, group, from),
-					    d->group[group].page_bytes, cudaMemcpyDeviceToDevice, d->copy));
-	return pages_order(d);
-}
-
-static int page_fetch(struct device *d, uint32_t group, uint32_t page)
-{
-	TRY(pages_begin(d, group, page, 1));
-	CUDA_TRY(d, cudaMemcpyAsync(d->page_room, page_at(d, group, page), d->group[group].page_bytes,
-				    cudaMemcpyDeviceToHost, d->copy));
-	return pages_end(d);
-}
-
-static int cuda_page_read(struct device *d, uint32_t group, uint32_t page, void *to)
-{
-	TRY(page_fetch(d, group, page));
-	memcpy(to, d->page_room, d->group[group].page_bytes);
-	return 0;
-}
-
-static int cuda_page_write(struct device *d, uint32_t group, uint32_t page, const void *from)
-{
-	TRY(pages_begin(d, group, page, 1));
-	memcpy(d->page_room, from, d->group[group].page_bytes);
-	CUDA_TRY(d, cudaMemcpyAsync(page_at(d, group, page), d->page_room, d->group[group].page_bytes,
-				    cudaMemcpyHostToDevice, d->copy));
-	return pages_end(d);
-}
-
-/* On the host: a digest is BLAKE2b over bytes in order, and must be the CPU's. */
-static int cuda_page_digest(struct device *d, uint32_t group, uint32_t page, uint32_t tokens,
-			    uint64_t digest[2])
-{
-	if (tokens > d->plan.page_tokens)
-		return -ERR_OUT_OF_RANGE;
-	TRY(page_fetch(d, group, page));
-	page_digest_make(&d->plan, group, d->page_room, tokens, digest);
-	return 0;
-}
-
 static struct ops table_make()
 {
 	struct ops t;
@@ -592,6 +505,7 @@ static struct ops table_make()
 	t.device_isa = cuda_device_isa;
 	t.device_act = cuda_device_act;
 	t.device_threads = cuda_device_threads;
+	t.device_beside = cuda_device_beside;
 	t.weight_make = cuda_weight_make;
 	t.weight_free = cuda_weight_free;
 	t.weight_bytes = cuda_weight_bytes;
@@ -618,7 +532,8 @@ static struct ops table_make()
 	t.page_copy = cuda_page_copy;
 	t.page_read = cuda_page_read;
 	t.page_write = cuda_page_write;
-	t.page_digest = cuda_page_digest;
+	t.page_digests = cuda_page_digests;
+	t.host_pin = cuda_host_pin;
 	return t;
 }
 

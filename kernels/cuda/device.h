@@ -1,6 +1,6 @@
 /*
- * The CUDA device's own state, and what its files share: device.cu (life, weights, buffers, pages,
- * the table), step.cu (the step's operations, the graphs, the one wait). Private to kernels/cuda/.
+ * The CUDA device's own state, and what its files share: device.cu (life, weights, buffers,
+ * the table), pages.cu, step.cu (the step's operations, the graphs, the one wait). Private to kernels/cuda/.
  *
  * Operations are written down when they are called and launched together, at `wait` or at whatever
  * else needs their result: as a captured graph when the step is small enough for one. All memory of
@@ -17,6 +17,7 @@ enum {
 	GRAPH_ROWS_MAX = 128,
 	GRAPH_ROOM_BYTES = 64 << 20, /* for the driver's memory of graphs: charged, and not passed */
 	PARTIAL_BYTES_MAX = 64 << 20,
+	DIGESTS_MAX = 64, /* pages of one launch */
 	GROUP_HEADS_MAX = 32, /* query heads that share a KV head, on tensor cores */
 	TILE_HEAD_MAX = 256,  /* values of a head, for units of several rows */
 	BLAS_ROOM_BYTES = 32 << 20 /* cuBLASLt's workspace */
@@ -79,6 +80,7 @@ struct device {
 	char name[64]; /* "sm_90", and the libraries in use */
 	enum act_kind act;
 	uint32_t shared_most;
+	int major; /* of its compute capability */
 	bool lost; /* the context is; every operation is refused */
 	bool graphs_off;
 	bool failed; /* a call for the step under way was refused: it must not go on */
@@ -108,6 +110,11 @@ struct device {
 	struct ops_sampled *host_sampled, *sampled_none;
 	uint8_t *page_room;
 	size_t page_room_bytes;
+	uint8_t *pinned; /* the caller's: pages are copied there without the room */
+	size_t pinned_bytes;
+	struct digest_page *digest_list; /* on the device, with the digests of blocks */
+	uint64_t *digests;
+	uint32_t blocks_most; /* of a page */
 
 	/* Given tokens with weights of their own: their rows, the rows' scales, a library's sums. */
 	uint8_t *given_x, *given_sums, *blas_room;
@@ -132,6 +139,7 @@ struct device {
 	uint32_t graph_count;
 	size_t graph_bytes; /* that the driver took for them */
 	bool graphs_full;   /* one more did not fit */
+	size_t beside;      /* that libraries took */
 };
 
 /* A CUDA error: our code. The device is lost, except for memory. */
@@ -162,8 +170,14 @@ int blas_shape_add(struct device *d, uint32_t rows, uint32_t columns);
 /* sums[token][row], `tokens` of the bucket or some more; false: not its shape. */
 bool blas_run(struct device *d, const struct product *p, const void *x, uint32_t tokens, void *sums);
 
+/* nccl.cu. Every rank comes to open; gather's failures are found by ranks_sound. */
+bool nccl_found();
+int nccl_open(struct device *d);
+void nccl_close(struct device *d);
+int nccl_wait(struct device *d); /* for the step's stream */
+void nccl_gather(struct device *d, const void *mine, size_t bytes);
+
 /* ranks.cu. What is put into a graph counts by the bucket, so it is alike on all ranks. */
-bool ranks_by_nccl();
 size_t ranks_piece_bytes(const struct device_plan *plan);
 int ranks_open(struct device *d, int code);
 void ranks_close(struct device *d);
@@ -200,6 +214,15 @@ int cuda_head(struct device *d, const struct weight *norm, float epsilon, const 
 	      float softcap);
 int cuda_sample(struct device *d);
 int cuda_wait(struct device *d, struct ops_sampled *sampled, struct ops_fault *faults);
+int cuda_page_tags_set(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count,
+		       uint64_t tag_first);
+int cuda_page_tag(struct device *d, uint32_t group, uint32_t page, uint64_t *tag);
+int cuda_page_clear(struct device *d, uint32_t group, uint32_t page_first, uint32_t page_count);
+int cuda_page_copy(struct device *d, uint32_t group, uint32_t from, uint32_t to);
+int cuda_page_read(struct device *d, uint32_t group, uint32_t page, void *to);
+int cuda_page_write(struct device *d, uint32_t group, uint32_t page, const void *from);
+int cuda_page_digests(struct device *d, struct ops_digest *list, uint32_t count);
+int cuda_host_pin(struct device *d, void *memory, size_t bytes);
 }
 
 #endif

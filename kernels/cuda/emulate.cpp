@@ -17,7 +17,7 @@
 namespace {
 
 #ifdef EMULATE_WATCHED
-enum { STACK_BYTES = 192 << 10 };
+enum { STACK_BYTES = 192 << 10, STACK_LEFT = 4 << 10 };
 #else
 enum { STACK_BYTES = 64 << 10 };
 #endif
@@ -213,7 +213,9 @@ void fiber_start(fiber *f, emulate_place place)
 		}
 	}
 #ifdef EMULATE_WATCHED
-	__asan_unpoison_memory_region(f->stack, STACK_BYTES);
+	/* What ended has left its last frames alone; what was abandoned may have left any. */
+	const size_t used = f->state == STATE_DONE ? (size_t)STACK_LEFT : (size_t)STACK_BYTES;
+	__asan_unpoison_memory_region(f->stack + STACK_BYTES - used, used);
 #endif
 	memset(f->stack, 0xa5, STACK_MARK);
 	f->state = STATE_RUN;

@@ -25,6 +25,7 @@ struct emulate_action {
 struct emulate_stream {
 	std::deque<emulate_action> queue;
 	emulate_graph *capture;
+	int device;
 };
 
 struct emulate_graph {
@@ -37,11 +38,14 @@ namespace {
 emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30};
 emulate_counts counts;
 std::map<void *, size_t> taken;
+std::map<const uint8_t *, size_t> pinned; /* host memory */
+bool pin_refused, busy;
 size_t taken_bytes, node_bytes = 4 << 10;
 long calls_left = -1;
 bool (*lose_asked)();
 bool lost;
 cudaError_t last;
+thread_local int current; /* the thread's device */
 pid_t user; /* the process that called first; 0: none has */
 
 /* Every function begins with it. */
@@ -84,6 +88,13 @@ void stream_drain(emulate_stream *s, const emulate_event *until, unsigned long r
 	}
 }
 
+bool is_pinned(const void *at, size_t bytes)
+{
+	const uint8_t *const p = static_cast<const uint8_t *>(at);
+	auto i = pinned.upper_bound(p);
+	return i != pinned.begin() && (--i, p + bytes <= i->first + i->second);
+}
+
 void put(emulate_stream *s, std::function<void()> run)
 {
 	if (s->capture)
@@ -103,6 +114,7 @@ const char *cudaGetErrorString(cudaError_t error)
 	case cudaErrorInitializationError: return "initialization error";
 	case cudaErrorInsufficientDriver: return "the driver is too old";
 	case cudaErrorNoDevice: return "no device";
+	case cudaErrorNotReady: return "not ready";
 	case cudaErrorInvalidDevice: return "no such device";
 	case cudaErrorLaunchFailure: return "launch failure";
 	}
@@ -143,7 +155,10 @@ cudaError_t cudaGetDeviceCount(int *count)
 cudaError_t cudaSetDevice(int device)
 {
 	ENTER();
-	return device >= 0 && device < machine.devices ? cudaSuccess : keep(cudaErrorInvalidDevice);
+	if (device < 0 || device >= machine.devices)
+		return keep(cudaErrorInvalidDevice);
+	current = device;
+	return cudaSuccess;
 }
 
 cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
@@ -196,12 +211,30 @@ cudaError_t cudaMallocHost(void **out, size_t bytes)
 	ENTER();
 	counts.allocations++;
 	*out = malloc(bytes ? bytes : 1);
+	if (*out)
+		pinned[static_cast<uint8_t *>(*out)] = bytes;
 	return *out ? cudaSuccess : keep(cudaErrorMemoryAllocation);
 }
 
 cudaError_t cudaFreeHost(void *memory)
 {
+	pinned.erase(static_cast<uint8_t *>(memory));
 	free(memory);
+	return cudaSuccess;
+}
+
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned)
+{
+	ENTER();
+	if (pin_refused)
+		return keep(cudaErrorMemoryAllocation);
+	pinned[static_cast<uint8_t *>(memory)] = bytes;
+	return cudaSuccess;
+}
+
+cudaError_t cudaHostUnregister(void *memory)
+{
+	pinned.erase(static_cast<uint8_t *>(memory));
 	return cudaSuccess;
 }
 
@@ -212,10 +245,12 @@ cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind)
 	return cudaSuccess;
 }
 
-cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind,
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 			    cudaStream_t stream)
 {
 	ENTER();
+	if (kind != cudaMemcpyDeviceToDevice)
+		counts.pageable += !is_pinned(kind == cudaMemcpyDeviceToHost ? to : from, bytes);
 	put(stream, [to, from, bytes] { memmove(to, from, bytes); });
 	return cudaSuccess;
 }
@@ -230,7 +265,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned)
 {
 	ENTER();
-	*out = new emulate_stream{{}, NULL};
+	*out = new emulate_stream{{}, NULL, current};
 	return cudaSuccess;
 }
 
@@ -247,6 +282,16 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	if (stream->capture)
 		return keep(cudaErrorInvalidValue);
 	counts.waits++;
+	stream_drain(stream, NULL, 0);
+	return keep(enter());
+}
+
+/* Not an error to keep. */
+cudaError_t cudaStreamQuery(cudaStream_t stream)
+{
+	ENTER();
+	if (busy)
+		return cudaErrorNotReady;
 	stream_drain(stream, NULL, 0);
 	return keep(enter());
 }
@@ -348,6 +393,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec)
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 {
 	ENTER();
+	if (stream->device != current)
+		return keep(cudaErrorInvalidValue);
 	counts.graph_launches++;
 	put(stream, [exec] {
 		for (const std::function<void()> &node : exec->nodes)
@@ -360,7 +407,7 @@ cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t stream)
 void emulate_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes,
 		    cudaStream_t stream, std::function<void()> body)
 {
-	if (keep(enter()) != cudaSuccess)
+	if (keep(enter()) != cudaSuccess || keep(stream->device == current ? cudaSuccess : cudaErrorInvalidValue))
 		return;
 	counts.launches++;
 	const std::string kept = name;
@@ -395,6 +442,24 @@ emulate_counts emulate_runtime_counts()
 void emulate_runtime_node(size_t bytes)
 {
 	node_bytes = bytes;
+}
+
+void emulate_runtime_busy(bool is)
+{
+	busy = is;
+}
+
+void emulate_runtime_no_pin(bool refused)
+{
+	pin_refused = refused;
+}
+
+size_t emulate_runtime_pinned()
+{
+	size_t sum = 0;
+	for (const auto &one : pinned)
+		sum += one.second;
+	return sum;
 }
 
 size_t emulate_runtime_taken()

@@ -19,6 +19,7 @@ enum cudaError_t {
 	cudaErrorInsufficientDriver = 35,
 	cudaErrorNoDevice = 100,
 	cudaErrorInvalidDevice = 101,
+	cudaErrorNotReady = 600,
 	cudaErrorLaunchFailure = 719
 };
 enum cudaMemcpyKind { cudaMemcpyHostToDevice = 1, cudaMemcpyDeviceToHost, cudaMemcpyDeviceToDevice };
@@ -52,6 +53,9 @@ cudaError_t cudaMalloc(void **out, size_t bytes);
 cudaError_t cudaFree(void *memory);
 cudaError_t cudaMallocHost(void **out, size_t bytes);
 cudaError_t cudaFreeHost(void *memory);
+enum { cudaHostRegisterDefault = 0 };
+cudaError_t cudaHostRegister(void *memory, size_t bytes, unsigned flags);
+cudaError_t cudaHostUnregister(void *memory);
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind kind);
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpyKind kind,
 			    cudaStream_t stream);
@@ -59,6 +63,7 @@ cudaError_t cudaMemsetAsync(void *to, int value, size_t bytes, cudaStream_t stre
 cudaError_t cudaStreamCreateWithFlags(cudaStream_t *out, unsigned flags);
 cudaError_t cudaStreamDestroy(cudaStream_t stream);
 cudaError_t cudaStreamSynchronize(cudaStream_t stream);
+cudaError_t cudaStreamQuery(cudaStream_t stream);
 typedef void (*cudaHostFn_t)(void *argument);
 cudaError_t cudaLaunchHostFunc(cudaStream_t stream, cudaHostFn_t function, void *argument);
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t event, unsigned flags);
@@ -94,10 +99,16 @@ void emulate_runtime_lose_when(bool (*asked)());
 /* What was done since it was last asked. */
 struct emulate_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
+	unsigned pageable; /* copies from or to host memory that is not pinned */
 };
 emulate_counts emulate_runtime_counts();
 /* What a graph takes of the device's memory for each of its nodes; 4 KiB unless it is said. */
 void emulate_runtime_node(size_t bytes);
+/* What is queued does not get on. */
+void emulate_runtime_busy(bool is);
+/* Whether host memory cannot be pinned; and its bytes that are. */
+void emulate_runtime_no_pin(bool refused);
+size_t emulate_runtime_pinned();
 /* Device bytes that are taken now. */
 size_t emulate_runtime_taken();
 

@@ -419,6 +419,8 @@ int step_flush(struct device *d)
 {
 	if (d->lost)
 		return -ERR_INTERNAL;
+	/* Which GPU is current is a thread's own, and this one may not be the one that opened the device. */
+	CUDA_TRY(d, cudaSetDevice((int)d->plan.gpu));
 	if (step_now(d)->row_count == 0) /* no batch yet: there is nothing to compute */
 		d->call_count = 0;
 	if (d->call_count == 0)

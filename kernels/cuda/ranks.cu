@@ -2,24 +2,14 @@
  * Several GPUs that split a model, a process for each. All they need of one another is a gather on the
  * step's stream; sums, faults and logits are put together from it by own kernels in the order of the
  * ranks, so a row's sum has the same bits in every batch (K1), which NCCL's own reductions do not
- * promise. A gather goes over NCCL where the build and the machine have it, which is looked for when
- * the first device of several is opened; else through the host, in stream order, by the plan's
- * collective. Both may be captured in a graph. NCCL's first word (its id) travels by the collective.
+ * promise. A gather goes over NCCL (nccl.cu) where the machine has it, else through the host, in stream
+ * order, by the plan's collective. Both may be captured in a graph.
  */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "kernels/cuda/device.h"
-
-#if defined(__CUDACC__) && defined(__has_include)
-#if __has_include(<nccl.h>)
-#define WITH_NCCL 1
-#include <dlfcn.h>
-#include <nccl.h>
-#include <time.h>
-#endif
-#endif
 
 enum { RANKS_THREADS = 256 };
 
@@ -56,135 +46,6 @@ __global__ __launch_bounds__(RANKS_THREADS) void ranks_faults(const struct ranks
 		if (all[r * a.count + i].page != (uint32_t)OPS_NONE)
 			a.faults[i] = all[r * a.count + i];
 }
-
-/* ---- NCCL ---- */
-
-#ifdef WITH_NCCL
-struct nccl {
-	ncclResult_t (*version)(int *);
-	ncclResult_t (*id)(ncclUniqueId *);
-	ncclResult_t (*init)(ncclComm_t *, int, ncclUniqueId, int);
-	ncclResult_t (*gather)(const void *, void *, size_t, ncclDataType_t, ncclComm_t, cudaStream_t);
-	ncclResult_t (*destroy)(ncclComm_t);
-	ncclResult_t (*abort)(ncclComm_t);
-};
-
-/* NULL where it is not: the program runs without it. */
-static const struct nccl *nccl_find()
-{
-	static struct nccl table;
-	static int state; /* 1: there, 2: not */
-	if (state == 0) {
-		void *const l = dlopen("libnccl.so.2", RTLD_NOW | RTLD_LOCAL);
-		const bool there = l && library_name(l, "ncclGetVersion", &table.version) &&
-				   library_name(l, "ncclGetUniqueId", &table.id) &&
-				   library_name(l, "ncclCommInitRank", &table.init) &&
-				   library_name(l, "ncclAllGather", &table.gather) &&
-				   library_name(l, "ncclCommDestroy", &table.destroy) &&
-				   library_name(l, "ncclCommAbort", &table.abort);
-		state = there ? 1 : 2;
-	}
-	return state == 1 ? &table : NULL;
-}
-
-static ncclComm_t comm_of(const struct device *d)
-{
-	return static_cast<ncclComm_t>(d->nccl);
-}
-
-static int nccl_open(struct device *d)
-{
-	const struct nccl *n = nccl_find();
-	const struct collective *c = d->plan.collective;
-	ncclUniqueId id;
-	ncclComm_t comm = NULL;
-	int version = 0;
-	memset(&id, 0, sizeof id);
-	if (d->plan.rank == 0 && n->id(&id) != ncclSuccess)
-		memset(&id, 0, sizeof id);
-	TRY(c->broadcast(c->self, &id, sizeof id));
-	if (n->init(&comm, (int)d->plan.ranks, id, (int)d->plan.rank) != ncclSuccess) {
-		fprintf(stderr, "cuda: NCCL does not start between the ranks\n");
-		return -ERR_UNSUPPORTED;
-	}
-	n->version(&version);
-	d->nccl = comm;
-	const size_t at = strlen(d->name);
-	snprintf(d->name + at, sizeof d->name - at, ", NCCL %d", version);
-	return 0;
-}
-
-bool ranks_by_nccl()
-{
-	return nccl_find() != NULL;
-}
-
-static void nccl_close(struct device *d)
-{
-	if (d->nccl && d->lost)
-		nccl_find()->abort(comm_of(d));
-	else if (d->nccl)
-		nccl_find()->destroy(comm_of(d));
-	d->nccl = NULL;
-}
-
-static void nccl_gather(struct device *d, const void *mine, size_t bytes)
-{
-	if (nccl_find()->gather(mine, d->rank_all, bytes, ncclInt8, comm_of(d), d->step) != ncclSuccess)
-		d->rank_lost = true;
-}
-
-/* A kernel of NCCL's waits for a rank that is gone for ever: who waits for it looks now and then
-   whether all live. */
-int ranks_wait(struct device *d)
-{
-	const struct timespec pause = {0, 20000};
-	const struct collective *c = d->plan.collective;
-	if (!d->nccl) {
-		CUDA_TRY(d, cudaStreamSynchronize(d->step));
-		return ranks_sound(d);
-	}
-	for (uint32_t turn = 1;; turn++) {
-		const cudaError_t error = cudaStreamQuery(d->step);
-		if (error == cudaSuccess)
-			return ranks_sound(d);
-		if (error != cudaErrorNotReady)
-			return cuda_error(d, error);
-		if (turn < 2000)
-			continue;
-		nanosleep(&pause, NULL);
-		if (turn % 1000 == 0 && c->alive(c->self) != 0) {
-			d->lost = true;
-			nccl_close(d);
-			return -ERR_INTERNAL;
-		}
-	}
-}
-#else
-bool ranks_by_nccl()
-{
-	return false;
-}
-
-static int nccl_open(struct device *)
-{
-	return -ERR_UNSUPPORTED;
-}
-
-static void nccl_close(struct device *)
-{
-}
-
-static void nccl_gather(struct device *, const void *, size_t)
-{
-}
-
-int ranks_wait(struct device *d)
-{
-	CUDA_TRY(d, cudaStreamSynchronize(d->step));
-	return ranks_sound(d);
-}
-#endif
 
 /* ---- through the host ---- */
 
@@ -247,7 +108,7 @@ size_t ranks_piece_bytes(const struct device_plan *p)
 int ranks_open(struct device *d, int code)
 {
 	const struct collective *c = d->plan.collective;
-	int all[1024], mine = code == 0 && ranks_by_nccl() ? 1 : code;
+	int all[1024], mine = code == 0 && nccl_found() ? 1 : code;
 	CHECK(d->plan.ranks <= sizeof all / sizeof all[0]);
 	TRY(c->gather(c->self, &mine, sizeof mine, all));
 	bool nccl = true;
@@ -256,7 +117,7 @@ int ranks_open(struct device *d, int code)
 			return code ? code : -ERR_MEMORY;
 		nccl = nccl && all[r] == 1;
 	}
-	if (!nccl && ranks_by_nccl())
+	if (!nccl && nccl_found())
 		return -ERR_UNSUPPORTED; /* there is no room for the host's way: some rank lacks NCCL */
 	return nccl ? nccl_open(d) : 0;
 }
@@ -279,9 +140,19 @@ int ranks_sound(struct device *d)
 	return -ERR_INTERNAL;
 }
 
-static void gather(struct device *d, const void *mine, size_t bytes)
+/* For the step's stream. A kernel of NCCL's waits for a rank that is gone for ever. */
+int ranks_wait(struct device *d)
 {
 	if (d->nccl)
+		TRY(nccl_wait(d));
+	else
+		CUDA_TRY(d, cudaStreamSynchronize(d->step));
+	return ranks_sound(d);
+}
+
+static void gather(struct device *d, const void *mine, size_t bytes)
+{
+	if (!d->rank_host)
 		nccl_gather(d, mine, bytes);
 	else
 		host_gather(d, mine, bytes);

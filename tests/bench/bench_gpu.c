@@ -310,6 +310,31 @@ static void resident_print(void)
 	       tokens[0], tokens[1], tokens[0] / tokens[1]);
 }
 
+/* Digests of pages of 32 layers: of one, and of as many as go at once. */
+static void digest_measure(uint32_t pages)
+{
+	static struct ops_digest list[64];
+	struct device_plan p = plan_of(KV_FP8, 1, 1, 64);
+	struct device *d = NULL;
+	p.page_tokens = 16;
+	p.group[0].layers = small ? FIXTURE_LAYERS : 32;
+	p.group[0].page_count = p.pages_max = 64;
+	must(ops->device_open(&p, &d), "the device");
+	const double bytes = (double)ops_page_bytes(p.kv, p.group[0].layers, p.kv_heads, p.head, p.page_tokens);
+	double best = 1e9;
+	for (uint32_t i = 0; i < pages; i++)
+		list[i] = (struct ops_digest){.page = i, .tokens = p.page_tokens};
+	for (int slice = 0; slice < 4; slice++) {
+		const double start = now();
+		must(ops->page_digests(d, list, pages), "digests");
+		const double took = now() - start;
+		best = took < best ? took : best;
+	}
+	printf("{\"figure\": \"digest\", \"pages\": %u, \"page_bytes\": %.0f, \"ms\": %.4f, "
+	       "\"GB_s\": %.3f}\n", pages, bytes, 1e3 * best, pages * bytes / best / 1e9);
+	ops->device_close(&d);
+}
+
 int main(int argc, char **argv)
 {
 	static const uint32_t batches[] = {1, 8, 32, 64};
@@ -336,6 +361,8 @@ int main(int argc, char **argv)
 		for (int kv = KV_FP8; kv <= KV_BF16; kv += KV_BF16 - KV_FP8)
 			decode_measure((enum kv_kind)kv, batches[i], small ? 100 : 2048);
 	decode_measure(KV_FP8, 1, small ? 300 : 32768);
+	digest_measure(1);
+	digest_measure(64);
 	for (int kind = PREFILL_SAME; kind <= PREFILL_FP8; kind++)
 		prefill_measure((enum prefill_kind)kind, small ? 48 : 512);
 	return 0;
