@@ -328,9 +328,8 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 	for (uint32_t i = 0; i < s->limits.principal_count; i++) {
 		bytes += principal_at(s, i)->bytes;
 		granted += principal_at(s, i)->granted;
-		if (s->limits.principal_bytes)
-			CHECK(principal_at(s, i)->granted_bytes + principal_at(s, i)->running_bytes <=
-			      s->limits.principal_bytes);
+		if (quota_of(s, i))
+			CHECK(principal_at(s, i)->granted_bytes + principal_at(s, i)->running_bytes <= quota_of(s, i));
 	}
 	CHECK(bytes == sum->held);
 	CHECK(granted == s->granted_units);

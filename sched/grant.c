@@ -25,6 +25,12 @@ uint32_t retain_blocker(const struct sched *s, uint32_t session)
 	return first;
 }
 
+/* Bytes that the principal may have; 0: any. What is public is the operator's own. */
+uint64_t quota_of(const struct sched *s, uint32_t principal)
+{
+	return principal + 1 == s->limits.public_principal ? 0 : s->limits.principal_bytes;
+}
+
 /* What the session's running turn may need beyond its grant: all that it will ever have, and not only what it
    has by now, so that it never has to stand still for its principal's quota. */
 static uint64_t beyond_grant(const struct sched *s, uint32_t session)
@@ -52,7 +58,8 @@ static uint64_t charged_beside(const struct sched *s, uint32_t session)
 uint64_t quota_short(const struct sched *s, uint32_t session, uint32_t units, int *never)
 {
 	const struct session *x = session_at(s, session);
-	uint64_t most = s->limits.principal_bytes, own = window_bytes(s, units > x->granted ? units : x->granted);
+	uint64_t most = quota_of(s, x->principal);
+	uint64_t own = window_bytes(s, units > x->granted ? units : x->granted);
 	*never = 0;
 	if (most == 0)
 		return 0;
@@ -159,9 +166,9 @@ static struct offer offer_by_quota(const struct sched *s, uint32_t session, uint
 			offer.err = ERR_NO_PAGES;
 		}
 	}
-	if (s->limits.principal_bytes) {
-		uint64_t mine = charged_beside(s, session);
-		left = s->limits.principal_bytes > mine ? s->limits.principal_bytes - mine : 0;
+	if (quota_of(s, x->principal)) {
+		uint64_t mine = charged_beside(s, session), most = quota_of(s, x->principal);
+		left = most > mine ? most - mine : 0;
 		left = units_within(s, left);
 		if (wanted > left) {
 			wanted = left;

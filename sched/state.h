@@ -410,6 +410,7 @@ void retain_release(struct sched *s, uint32_t session);
 void lease_renew(struct sched *s, uint32_t session);
 void retain_expire(struct step *p, uint32_t session);
 uint32_t retain_floor(const struct session *x);
+uint64_t quota_of(const struct sched *s, uint32_t principal);
 uint64_t quota_short(const struct sched *s, uint32_t session, uint32_t units, int *never);
 void quota_begin(struct sched *s, uint32_t session);
 void quota_end(struct sched *s, uint32_t session);

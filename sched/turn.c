@@ -234,8 +234,9 @@ static struct refusal turn_refusal(const struct sched *s, const struct event *e)
 	uint32_t units = turn_units(s, prompt, e->as.turn.output_max);
 	if (!window_fits(s, units, &needed, &limit))
 		return refused(END_REFUSED, ERR_NO_PAGES, needed, limit);
-	if (s->limits.principal_bytes && window_bytes(s, units) > s->limits.principal_bytes)
-		return refused(END_REFUSED, ERR_NO_PAGES, window_bytes(s, units), s->limits.principal_bytes);
+	uint64_t quota = quota_of(s, x->principal);
+	if (quota && window_bytes(s, units) > quota)
+		return refused(END_REFUSED, ERR_NO_PAGES, window_bytes(s, units), quota);
 	struct room room = room_of_superseded(s, x);
 	uint32_t waiting = s->queue.count - room.places;
 	if (waiting >= s->limits.queue_turns)

@@ -108,6 +108,7 @@ uint32_t model_keys(const struct model *m, const struct event *e, struct chain_k
 void model_share(struct model *m, const struct effect *f);
 int model_awaits(const struct model *m, const struct model_turn *t);
 int model_at_quota(const struct model *m, uint32_t principal);
+uint64_t model_quota(const struct model *m, uint32_t principal);
 int model_quota_short(const struct model *m, const struct model_turn *t, int running);
 /* model_copy.c */
 void model_copy(struct model *m, const struct effect *f);

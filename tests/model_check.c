@@ -80,7 +80,7 @@ static int too_large(const struct model *m, const struct model_turn *t, uint64_t
 		return 1;
 	}
 	*needed = model_bytes(m, units);
-	*limit = m->limits.principal_bytes;
+	*limit = model_quota(m, m->session[t->session].principal);
 	return *limit > 0 && *needed > *limit;
 }
 
@@ -140,6 +140,7 @@ void model_refusal(struct model *m, const struct effect *f)
 	uint64_t needed, limit;
 	int right = 0;
 	memset(&asked, 0, sizeof asked);
+	asked.session = e->session;
 	asked.keep = e->as.turn.keep;
 	asked.append = e->as.turn.append;
 	asked.output_max = e->as.turn.output_max;

@@ -99,14 +99,21 @@ int model_at_quota(const struct model *m, uint32_t principal)
 	return most > 0 && running >= most;
 }
 
+/* What is public has none. */
+uint64_t model_quota(const struct model *m, uint32_t principal)
+{
+	return principal + 1 == m->limits.public_principal ? 0 : m->limits.principal_bytes;
+}
+
 /* Would the turn exceed its principal's quota of bytes: beside what is granted to its other sessions, and, if
    `running`, what their running turns may need? */
 int model_quota_short(const struct model *m, const struct model_turn *t, int running)
 {
-	uint64_t most = m->limits.principal_bytes, bytes = 0;
+	uint32_t principal = m->session[t->session].principal;
+	uint64_t most = model_quota(m, principal), bytes = 0;
 	for (uint32_t i = 0; i < SIM_SESSIONS; i++) {
 		const struct model_session *x = &m->session[i];
-		if (!x->open || x->principal != m->session[t->session].principal)
+		if (!x->open || x->principal != principal)
 			continue;
 		const struct model_turn *its = i == t->session ? t
 			: running && x->turn != SCHED_NONE && m->turn[x->turn].running ? &m->turn[x->turn] : NULL;

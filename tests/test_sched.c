@@ -418,6 +418,7 @@ static void quotas_count_what_runs(void)
 	struct sched_limits l = rig_limits(64);
 	const struct rig_turn large = {0, 32, 33, 0, 0, 0}, small = {0, 10, 2, 0, 0, 0};
 	l.principal_bytes = 6 * 1024 + 5;
+	l.public_principal = 2;
 	rig_open(&r, &l);
 	uint32_t a = rig_session(&r), b = rig_session(&r), c = rig_session(&r), d = rig_session(&r);
 	uint32_t other = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0);
@@ -439,6 +440,11 @@ static void quotas_count_what_runs(void)
 	EXPECT_EQ(rig_view(&r, c).state, SESSION_WAITING);
 	(void)rig_turn(&r, other, large);
 	EXPECT_EQ(rig_view(&r, other).state, SESSION_RUNNING);
+	/* What is public has no quota. */
+	uint32_t public = rig_session_as(&r, 1, RESIDENCY_PINNED, 8 * 1024, 0);
+	EXPECT_EQ(rig_effect(&r, EFFECT_OPENED, 0)->as.residency.bytes, 8 * 1024);
+	(void)rig_turn(&r, public, (struct rig_turn){0, 90, 8, 0, 0, 0});
+	EXPECT_EQ(rig_view(&r, public).state, SESSION_RUNNING);
 	/* Grants have what is left; the one that runs has its own anyway. */
 	rig_residency(&r, d, RESIDENCY_PINNED, 5 * 1024, 0);
 	REQUIRE(rig_effect(&r, EFFECT_RESIDENCY, 0));

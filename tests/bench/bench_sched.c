@@ -178,8 +178,9 @@ int main(int argc, char **argv)
 	for (int i = 0; i < ROUNDS; i++)
 		round_run(block, &limits, units, events);
 	limits.group[0].page_count[PLACE_DEVICE] += sessions * units;
-	printf("%u sessions, %u pages, %.1f MiB of state; each page more %.1f bytes\n", sessions, sessions * units,
-	       (double)bytes / 1048576, (double)(sched_bytes(&limits) - bytes) / (sessions * units));
+	printf("%u sessions, %u pages, %.1f MiB of state; each page more %.1f bytes\n", sessions,
+	       sessions * units, (double)bytes / 1048576,
+	       (double)(sched_bytes(&limits) - bytes) / (sessions * units));
 	tell("turn", times[EVENT_TURN], counts[EVENT_TURN]);
 	tell("batch done", times[EVENT_BATCH_DONE], counts[EVENT_BATCH_DONE]);
 	return 0;
