@@ -332,6 +332,8 @@ static void pinned_host(void)
 		}
 		for (uint32_t i = 0; i < 4; i++) {
 			EXPECT(f.ops->page_read(f.device, 0, i, host + (3 - i) * bytes) == 0);
+			EXPECT_EQ(host[(3 - i) * bytes], 1 + i); /* it is there, before the next wait */
+			EXPECT_EQ(host[(4 - i) * bytes - 1], 1 + i);
 			EXPECT(f.ops->page_read(f.device, 0, i, other) == 0);
 			EXPECT(other[0] == 1 + i && memcmp(other, host + (3 - i) * bytes, bytes) == 0);
 			EXPECT(other[bytes - 1] == 1 + i);
