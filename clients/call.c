@@ -579,6 +579,8 @@ int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 		r.deadline_ms = began + c->call.deadline_ms + 500;
 	code = link_connect(c);
 	if (code == 0) {
+		if (c->window < r.window) /* a new connection, to a daemon that takes less */
+			r.window = r.granted = c->window;
 		r.channel = ++c->channel;
 		code = link_send(c, WIRE_CALL, r.channel, c->body, length, blob, blob_length,
 			(int)c->timeout_ms);

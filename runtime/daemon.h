@@ -124,7 +124,12 @@ struct daemon {
 	uint64_t incidents[REASON_COUNT], conflicts_told;
 	uint64_t durable_told;
 	/* What was said of the log's state, so that each change is said once. */
-	struct { int space, anchor, archive; bool waits, stalled; uint32_t reader, ended; uint64_t us, at; } told;
+	struct {
+		int space, anchor, archive;
+		bool waits, stalled, behind;
+		uint32_t reader, ended;
+		uint64_t us, at;
+	} told;
 	uint64_t prefill_us_total, prefill_rows_total, rates_told_us;
 	bool rates_news; /* something was measured since */
 };

@@ -3,14 +3,16 @@
  */
 #include "runtime/keep.h"
 
-/* What waits for the disk has waited for too long. */
+/* What waits for the disk has waited for too long, since the first look at which something waited.
+   A full disk is said apart. */
 static void stall_say(struct daemon *d)
 {
 	const uint64_t settled = store_settled(d->store);
-	if (d->told.us == 0 || settled != d->told.at || settled == store_mark(d->store)) {
+	if (!d->told.behind || settled != d->told.at || store_waits(d->store)) {
 		d->told.at = settled;
 		d->told.us = d->now_us;
 	}
+	d->told.behind = settled != store_mark(d->store);
 	const bool stalled = d->now_us >= d->told.us + d->options.audit_stall_ms * 1000;
 	if (stalled && !d->told.stalled)
 		log_say(LOG_ERROR, "the disk of the audit log does not answer: nothing new begins (audit_stalled) "

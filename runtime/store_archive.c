@@ -431,10 +431,14 @@ int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason
 		const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 		if (fd < 0 && errno == ENOENT)
 			continue; /* taken elsewhere just now */
-		const bool whole = fd >= 0 && pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+		if (fd < 0) {
+			code = store_refuse(reason, store_code(errno), "audit log '%s': archive/%s cannot be read: %s",
+					    dir, e->d_name, strerror(errno));
+			break;
+		}
+		const bool whole = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
 				   memcmp(head.magic, magic, sizeof magic) == 0;
-		if (fd >= 0)
-			close(fd);
+		close(fd);
 		if (!whole)
 			code = segment_refuse(dir, e->d_name, "is not a segment", reason);
 		else if (memcmp(head.uuid, uuid, STORE_UUID) != 0)

@@ -137,11 +137,18 @@ struct text text_strip(struct text text)
 	return (struct text){text.at + from, end - from};
 }
 
+/* Nested too deep is as wrong an argument as any. */
+static int object_check(struct text text, struct json *value)
+{
+	const int code = json_check(text.at, text.length, value);
+	return code == -ERR_OUT_OF_RANGE ? -ERR_BAD_ARG : code;
+}
+
 int rendering_object(struct rendering *out, struct text object)
 {
 	struct json value;
 	struct json_out text = {0};
-	TRY(json_check(object.at, object.length, &value));
+	TRY(object_check(object, &value));
 	if (json_kind(value) != JSON_OBJECT)
 		return -ERR_BAD_ARG;
 	int code = json_write(value, &text);
@@ -154,7 +161,7 @@ int rendering_object(struct rendering *out, struct text object)
 int call_json(const struct tool_call *call, const char *key, bool more, struct json_out *text)
 {
 	struct json arguments;
-	TRY(json_check(call->arguments.at, call->arguments.length, &arguments));
+	TRY(object_check(call->arguments, &arguments));
 	if (json_kind(arguments) != JSON_OBJECT)
 		return -ERR_BAD_ARG;
 	TRY(json_write_raw("{\"name\": ", 9, text));

@@ -123,16 +123,17 @@ static void sampling_take(struct call *c, const struct wire_sampling *from)
 	}
 }
 
-/* What may be sampled when the client names no limit: to the context's end, or to what all pages hold
-   (the last token needs none). */
-static uint32_t output_most(const struct daemon *d, uint32_t prompt)
+/* What may be sampled when the client names no limit: to the context's end, or to what all pages, or its
+   principal's quota of them, hold (the last token needs none). */
+static uint32_t output_most(const struct daemon *d, uint32_t session, uint32_t prompt)
 {
 	const struct sched_group *window = &d->limits.group[1];
 	uint64_t pages = d->limits.group[0].page_count[PLACE_DEVICE];
 	if (window->window_tokens && window->page_count[PLACE_DEVICE] < sched_window(&d->limits, 1).turn_pages &&
 	    window->page_count[PLACE_DEVICE] < pages)
 		pages = window->page_count[PLACE_DEVICE];
-	const uint64_t slab = pages * d->limits.page_tokens;
+	const uint64_t quota = sched_tokens_most(d->sched, session), all = pages * d->limits.page_tokens;
+	const uint64_t slab = quota < all ? quota : all;
 	const uint32_t left = d->limits.context_tokens - prompt;
 	return slab <= prompt || slab - prompt + 1 >= left ? left : (uint32_t)(slab - prompt + 1);
 }
@@ -188,7 +189,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	s->history += add->count;
 	s->state = add->state;
 	s->call = call;
-	const uint32_t left = output_most(d, s->history);
+	const uint32_t left = output_most(d, s->sched, s->history);
 	const uint32_t asked = a->sampling.max_tokens;
 	const uint32_t output_max =
 		asked && asked < d->limits.context_tokens - s->history ? asked : left;

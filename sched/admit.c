@@ -99,6 +99,15 @@ static uint32_t prefix_blocker(const struct sched *s, uint32_t turn, uint32_t ne
 }
 
 /* The turn waits for its principal's quota of bytes, or for one of its principal that does, and is due. */
+static int quota_waits(const struct sched *s, uint32_t turn)
+{
+	const struct turn *t = turn_at(s, turn);
+	int never;
+	return quota_short(s, t->session, turn_units(s, t->prompt, t->output_max), &never) != 0 ||
+	       principal_at(s, session_at(s, t->session)->principal)->short_asks == s->asks;
+}
+
+/* And what for; who runs of its principal is looked for, so not for each of those who wait, often. */
 static int quota_ask(const struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
 {
 	const struct turn *t = turn_at(s, turn);
@@ -306,8 +315,7 @@ static uint32_t candidate(const struct sched *s, int warm)
 		const struct turn *t = turn_at(s, turn);
 		uint32_t principal = session_at(s, t->session)->principal;
 		uint64_t its = principal_at(s, principal)->work;
-		struct answer unused;
-		if (at_quota(s, principal) || quota_ask(s, turn, turn_units(s, t->prompt, t->output_max), &unused))
+		if (at_quota(s, principal) || quota_waits(s, turn))
 			continue;
 		if (t->asked == s->asks || order_warm(s, turn) != warm || (found != SCHED_NONE && its >= work))
 			continue;

@@ -143,6 +143,13 @@ static uint32_t units_within(const struct sched *s, uint64_t bytes)
 	return window_bytes(s, units) > bytes ? units - 1 : units;
 }
 
+uint32_t sched_tokens_most(const struct sched *s, uint32_t session)
+{
+	const uint64_t quota = quota_of(s, session_at(s, session)->principal);
+	const uint64_t tokens = quota ? (uint64_t)units_within(s, quota) * s->limits.page_tokens : UINT64_MAX;
+	return tokens < s->limits.context_tokens ? (uint32_t)tokens : s->limits.context_tokens;
+}
+
 /* How many of the wanted units the quotas allow, the session's present grant counted as returned. */
 static struct offer offer_by_quota(const struct sched *s, uint32_t session, uint64_t wanted)
 {

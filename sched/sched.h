@@ -135,6 +135,10 @@ struct sched_window {
 };
 struct sched_window sched_window(const struct sched_limits *limits, uint32_t group);
 
+/* Tokens of a session that its principal's byte quota has room for, if nothing else is there; a context at
+   most. */
+uint32_t sched_tokens_most(const struct sched *s, uint32_t session);
+
 /* Views, for those who must show or carry out; never change anything. */
 const struct sched_limits *sched_limits_of(const struct sched *s);
 uint64_t sched_ledger(const struct sched *s, enum account account, enum column column);

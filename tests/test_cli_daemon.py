@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import signal
 import struct
 import subprocess
 import sys
@@ -49,9 +50,11 @@ def on_a_terminal(arguments, rows, columns, keys, until):
     """What a program prints on a terminal of that size up to `until`; then it is sent the keys."""
     fd, there = pty.openpty()
     fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+    def begins():
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts tests in the background has it ignored
     child = subprocess.Popen([HOLDFAST, *arguments], stdin=there, stdout=there, stderr=there, start_new_session=True,
-                             env={**os.environ, "HOLDFAST_ENDPOINT": endpoint},
-                             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+                             env={**os.environ, "HOLDFAST_ENDPOINT": endpoint}, preexec_fn=begins)
     os.close(there)
     out, deadline = b"", time.time() + 20 * ar1.SLOW
     try:
@@ -61,12 +64,13 @@ def on_a_terminal(arguments, rows, columns, keys, until):
                 out += os.read(fd, 65536)
         os.write(fd, keys)
         while True:
+            assert time.time() < deadline, out[-2000:]
             try:
-                out += os.read(fd, 65536)
+                out += os.read(fd, 65536) if select.select([fd], [], [], 0.1)[0] else b""
             except OSError:  # the program is gone
                 break
     finally:
-        os.close(fd)
+        os.close(fd)  # who is there yet is hung up on
         code = child.wait(20 * ar1.SLOW)
     return out.decode(errors="replace"), code
 

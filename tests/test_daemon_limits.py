@@ -524,6 +524,20 @@ def quiet_clients(daemon):
         assert own.stop() == 0
 
 
+def quota_of_bytes(daemon):
+    """A turn that names no limit samples as much as its principal's quota has room for; one that names more is told the numbers."""
+    own = daemon_rig.narrow("--principal-bytes", "60000")
+    try:
+        wire = Wire(own.endpoint)
+        session = wire.open()
+        reply = wire.call("session.turn", {"tokens": True, "ignore_end": True}, pack(words(100)), sess=session)
+        assert reply.status == "limit" and 100 < reply.usage["sampled"] < 300, reply.end
+        end = wire.call("session.turn", {"tokens": True, "max_tokens": 500, "keep": 0}, pack(words(100)), sess=session).end
+        assert end["err"]["n"] == "no_pages" and end["err"]["asked"] > end["err"]["limit"] == 60000, end
+    finally:
+        assert own.stop() == 0
+
+
 def silent_in_the_queue(daemon):
     """Who waits, takes notes and says nothing at all for three heartbeats and the stall time is gone, and so is the turn."""
     own = daemon_rig.narrow("--turns", "1", "--heartbeat-ms", "100", "--stall-ms", "700")
@@ -638,6 +652,7 @@ daemon_rig.run(tap, daemon, wire, [
         ("nothing is open to others, whatever the umask", modes_under_any_umask),
         ("residency is granted, clipped or refused", residency)])
 tap.run("silence and stalled readers have their limits", quiet_clients, daemon)
+tap.run("a quota of bytes is what a turn without a limit of its own has", quota_of_bytes, daemon)
 tap.run("who is silent in the queue is let go", silent_in_the_queue, daemon)
 tap.run("an idle daemon uses no CPU", idle_costs_nothing, daemon)
 tap.run("wrong starts say one line and the right exit code", wrong_starts, daemon)

@@ -48,16 +48,21 @@ static void spreading(void)
 	uint8_t *const p = mmap(NULL, BYTES, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
 	uint64_t nodes = nodes_read(NODES_PATH);
 	CHECK(p != MAP_FAILED);
-	if (nodes == 0 || syscall(SYS_get_mempolicy, &policy, NULL, 0, p, BY_ADDRESS) != 0) {
-		printf("# no nodes here, or no policies\n");
+	if (nodes == 0 || syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) != 0 || policy != 0) {
+		printf("# no nodes here, no policies, or one that is given\n");
 		return;
 	}
+	REQUIRE(syscall(SYS_get_mempolicy, &policy, NULL, 0, p, BY_ADDRESS) == 0);
 	EXPECT(policy != INTERLEAVE);
 	EXPECT_EQ(nodes_spread(nodes, p, BYTES), 0);
 	CHECK(syscall(SYS_get_mempolicy, &policy, NULL, 0, p, BY_ADDRESS) == 0);
 	EXPECT_EQ(policy, INTERLEAVE);
 	memset(p, 1, BYTES);
 	EXPECT(p[BYTES - 1] == 1);
+	/* Where somebody said where memory is to lie, it lies there. */
+	REQUIRE(syscall(SYS_set_mempolicy, INTERLEAVE, &nodes, 65) == 0);
+	EXPECT(nodes_spread(nodes, p, BYTES) == -ERR_UNSUPPORTED);
+	REQUIRE(syscall(SYS_set_mempolicy, 0, NULL, 0) == 0);
 	/* No node at all is refused, and changes nothing. */
 	EXPECT(nodes_spread(0, p, BYTES) == -ERR_UNSUPPORTED);
 	munmap(p, BYTES);

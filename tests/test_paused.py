@@ -16,7 +16,7 @@ from daemon_rig import Subscriber, ask, audit, await_message, begin, left_clean,
 
 tap = Tap()
 OPTIONS = ("--template", "smollm2", "--kv-memory", "1200000", "--chunk", "64", "--batch-rows", "96", "--stream-bytes", "1024")
-SOON = 1500 * min(ar1.SLOW, 3)  # ms: longer than what is begun in it takes, shorter than the pause
+SOON = 3000 * min(ar1.SLOW, 3)  # ms: longer than what is begun in it takes, shorter than the pause
 GIVEN, MORE = words(20), {"max_tokens": 900, "temperature": 0.8, "seed": 9}
 
 
@@ -97,7 +97,7 @@ def refused(wire, method, a=None, **more):
 
 def stalled():
     """A commit that takes seconds: what runs goes on, and nothing new begins once it has lasted too long."""
-    wait = 4000 * min(ar1.SLOW, 3)
+    wait = 6000 * min(ar1.SLOW, 3)
     # In memory, where a busy disk does not stall by itself.
     folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     state = f"{folder}/state"
@@ -143,8 +143,8 @@ def stalled():
 
 
 COPY = """
-import ctypes, sys
-lmdb, env = ctypes.CDLL("liblmdb.so.0"), ctypes.c_void_p()
+import ctypes.util, sys
+lmdb, env = ctypes.CDLL(ctypes.util.find_library("lmdb")), ctypes.c_void_p()
 assert lmdb.mdb_env_create(ctypes.byref(env)) == 0
 assert lmdb.mdb_env_open(env, sys.argv[1].encode(), 0x20000, 0o600) == 0
 assert lmdb.mdb_env_copy2(env, sys.argv[2].encode(), 0) == 0

@@ -68,7 +68,8 @@ def connections(daemon):
 def asleep(_):
     """H8: a client that is stopped for longer than silence may last keeps its connection, for which the kernel answers, and no
     more: its call has no reader, and ends where it named no time for that. A client of ours that wakes goes on with it."""
-    own = daemon_rig.narrow("--turns", "1", "--heartbeat-ms", "100", "--stall-ms", "400", "--window-max", "60")
+    slow = min(ar1.SLOW, 4)
+    own = daemon_rig.narrow("--turns", "1", "--heartbeat-ms", str(100 * slow), "--stall-ms", str(400 * slow), "--window-max", "60")
     watcher, before, children, granted = Wire(own.endpoint), Wire(own.endpoint), [], [1]
     raw = ("import sys; sys.path.insert(0, %r); import ar1; w = ar1.Wire(sys.argv[1]); w.begin('session.turn', {'tokens': True, 'max_tokens': "
            "9, 'ignore_end': True}, ar1.pack([5] * 50), sess=bytes.fromhex(sys.argv[2])); import time; time.sleep(600)" % os.path.dirname(os.path.abspath(ar1.__file__)))

@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include "kernels/cpu/nodes.h"
 
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/syscall.h>
@@ -50,9 +51,18 @@ uint64_t nodes_read(const char *path)
 	return line ? list_read(line) : 0;
 }
 
+/* Nobody said where memory of this process is to lie (numactl, a service's policy). */
+static bool policy_free(void)
+{
+	int policy = -1;
+	return syscall(SYS_get_mempolicy, &policy, NULL, 0, NULL, 0) == 0 && policy == 0;
+}
+
 int nodes_spread(uint64_t nodes, void *at, size_t bytes)
 {
 	const unsigned long mask = nodes;
+	if (!policy_free())
+		return -ERR_UNSUPPORTED;
 	/* The kernel takes one bit less than it is told of. */
 	return syscall(SYS_mbind, at, bytes, INTERLEAVE, &mask, NODES_MAX + 1, 0) == 0 ? 0 : -ERR_UNSUPPORTED;
 }

@@ -16,8 +16,8 @@
 uint64_t nodes_read(const char *path);
 
 /* Lays memory that nobody has touched over the nodes, page by page. It aims at speed alone: 0, or
-   -ERR_UNSUPPORTED where the system would not, and then the memory lies where it is first touched. `at` is at
-   the start of a page. */
+   -ERR_UNSUPPORTED where the system would not, or the process was started with a policy of its own (numactl):
+   then the memory lies as that says, or where it is first touched. `at` is at the start of a page. */
 int nodes_spread(uint64_t nodes, void *at, size_t bytes);
 
 #endif

@@ -123,6 +123,8 @@ int cuda_host_pin(struct device *d, void *memory, size_t bytes)
 		return -ERR_INTERNAL;
 	if (d->pinned)
 		return -ERR_BAD_ARG;
+	if (cudaSetDevice((int)d->plan.gpu) != cudaSuccess)
+		return -ERR_INTERNAL;
 	if (cudaHostRegister(memory, bytes, cudaHostRegisterDefault) != cudaSuccess) {
 		cudaGetLastError();
 		return -ERR_MEMORY;
