@@ -45,7 +45,7 @@ def main():
     path = os.path.join(os.environ.get("HOLDFAST_MODELS", ""), "gemma3-270m.gguf")
     if not os.path.isfile(path) or os.environ.get("HOLDFAST_SANITIZED"):
         print("1..0 # SKIP ./bootstrap model gemma3-270m fetches it; not with sanitizers")
-        return 77
+        return 0
     tokenizer = gemma_tokenizer(Gguf(path, keys_only=True))
     rows = len(tokenizer["model"]["vocab"])
     with tempfile.TemporaryDirectory() as folder:
