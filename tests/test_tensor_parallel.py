@@ -2,7 +2,6 @@
 time; ranks of a launcher are those of one start; a rank that is killed ends the turns with a code, is on record and
 takes the daemon down in order; logits are those of one rank within a bound, with the real models too. Method: tiny
 models at 2 and 4 ranks, SIGKILL in a turn and at rest, four processes over loopback with a launcher's variables."""
-import atexit
 import json
 import os
 import signal
@@ -25,21 +24,9 @@ GIVEN = [words(150), words(7), words(40)]
 tap = Tap()
 
 
-STARTED = []
-
-
-@atexit.register
-def leave_nothing():
-    for process in STARTED:
-        if process.poll() is None:
-            process.kill()
-
-
 def start(ranks, *options, **keys):
-    daemon = Daemon(TINY, "--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "--batch-rows", "96",
-                    "--tensor-parallel", str(ranks), *options, **keys)
-    STARTED.append(daemon.process)
-    return daemon
+    return Daemon(TINY, "--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "--batch-rows", "96",
+                  "--tensor-parallel", str(ranks), *options, **keys)
 
 
 def ranks_of(daemon):
@@ -210,7 +197,7 @@ def launch(arguments, count, names=("RANK", "WORLD_SIZE"), keys=None, port=None,
                        "MASTER_PORT": port, "HOLDFAST_RANKS_KEY": (keys or {}).get(rank, "0123456789abcdef")}
         processes[rank] = subprocess.Popen(arguments, env=environment, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
                                            stderr=subprocess.PIPE, text=True, **keywords)
-        STARTED.append(processes[rank])
+        ar1.RUNNING.append(processes[rank])
     return processes
 
 
