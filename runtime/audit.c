@@ -34,7 +34,7 @@ static const char *const kinds[STORE_KIND_COUNT] = {
 	"turn_end", "incident", "config", "step_end", "forget", "archive",
 };
 static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower",
-						      "device"};
+						      "device", "stuck"};
 static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
 
 static const char *reason_name(const struct store_record *r)

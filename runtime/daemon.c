@@ -364,6 +364,7 @@ static int store_start(struct daemon *d)
 	so.dir = d->options.state;
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	so.pace_ms = (uint32_t)d->options.audit_pace_ms;
 	so.owners = (uint32_t)d->options.sessions;
 	so.headroom_bytes = d->options.audit_headroom;
 	so.history_entries = d->options.audit_history;

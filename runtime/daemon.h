@@ -128,7 +128,7 @@ struct daemon {
 		int space, anchor, archive;
 		bool waits, stalled, behind;
 		uint32_t reader, ended;
-		uint64_t us, at;
+		uint64_t waited_us, looked_us, at; /* what waits for the disk: for how long, and where it stood */
 	} told;
 	uint64_t prefill_us_total, prefill_rows_total, rates_told_us;
 	bool rates_news; /* something was measured since */

@@ -521,8 +521,9 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		next = calls_next;
 	if (d->draining && d->now_us + 20000 < next)
 		next = d->now_us + 20000;
-	const uint64_t look = lost_look_us(d);
+	const uint64_t look = lost_look_us(d), waits = keep_look_us(d);
 	next = look < next ? look : next;
+	next = waits < next ? waits : next;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
 	const uint64_t now = loop_clock_us();
