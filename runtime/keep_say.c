@@ -9,6 +9,7 @@
 #include <time.h>
 
 #include "runtime/keep.h"
+#include "sched/check.h"
 
 enum { LOOK_MS = 1000, WORD_S = 2 };
 
@@ -27,18 +28,19 @@ static void stuck_end(struct daemon *d)
 {
 	struct timespec until;
 	pthread_t thread;
-	log_say(LOG_ERROR, "the disk of the audit log has not answered for %llu ms (--audit-abort-ms): the process ends",
-		(unsigned long long)(d->told.waited_us / 1000));
+	log_say(LOG_ERROR, "the disk of the audit log has not answered for %llu ms (--audit-abort-ms): the "
+		"process ends", (unsigned long long)(d->told.waited_us / 1000));
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += WORD_S;
 	if (pthread_create(&thread, NULL, word_say, d) == 0)
 		(void)pthread_timedjoin_np(thread, NULL, &until);
 	signal(SIGABRT, SIG_DFL); /* its handler would speak again */
-	abort();
+	CHECK(d->told.waited_us < d->options.audit_abort_ms * 1000); /* asked for by --audit-abort-ms */
 }
 
-/* What waits for the disk has waited for too long, since the first look at which something waited; time in
-   which this process stood still is the disk's too, so a look counts for little. A full disk is said apart. */
+/* What waits for the disk has waited for too long, since the first look at which something waited. In time
+   that this process stood still the writer did too: so one look counts for little. A full disk is said
+   apart. */
 static void stall_say(struct daemon *d)
 {
 	const uint64_t settled = store_settled(d->store), look = d->now_us - d->told.looked_us;

@@ -423,7 +423,8 @@ int options_read(int argc, char **argv, struct options *out)
 		fprintf(stderr, "holdfastd: --page-tokens takes 16, 32, 64, 128 or 256\n");
 		return 2;
 	}
-	const uint64_t gathers = out->audit_commit_ms > out->audit_pace_ms ? out->audit_commit_ms : out->audit_pace_ms;
+	const uint64_t commit_ms = out->audit_commit_ms, pace_ms = out->audit_pace_ms;
+	const uint64_t gathers = commit_ms > pace_ms ? commit_ms : pace_ms;
 	if (out->audit_stall_ms <= gathers) {
 		fprintf(stderr, "holdfastd: --audit-stall-ms %llu is not more than what records are gathered for, "
 			"%llu ms (--audit-commit-ms, --audit-pace-ms): nothing would ever begin\n",

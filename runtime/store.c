@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/fault.h"
@@ -233,8 +234,14 @@ static int ring_push(struct store *store, const struct store_record *record)
 	uint64_t tail = atomic_load_explicit(&store->tail, memory_order_acquire);
 	if (head - tail > store->mask)
 		return -ERR_AUDIT_STALLED;
-	store->ring[head & store->mask] = *record;
+	struct store_record *place = &store->ring[head & store->mask];
+	*place = *record;
 	bool end = record->kind == STORE_STEP_END;
+	/* When it was, and not when it is written. */
+	if (end) {
+		place->value[0] = store_clock_ns(CLOCK_MONOTONIC);
+		place->value[1] = store_clock_ns(CLOCK_REALTIME);
+	}
 	atomic_store_explicit(&store->head, head + 1, memory_order_release);
 	if (end)
 		atomic_store(&store->whole, head + 1);

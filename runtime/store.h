@@ -67,7 +67,7 @@ struct store_options {
 	uint32_t ring_records;  /* power of two */
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
-	uint32_t pace_ms;       /* what nobody waits for gathers so long at most, that commits are cheap; 0: not */
+	uint32_t pace_ms;       /* what nobody waits for is gathered, for so long at most; 0: it is not */
 	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
 	uint32_t owners;        /* sessions that may be kept at once */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
@@ -158,8 +158,9 @@ void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_
 /* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
    is durable when settled has reached the mark taken after it. Records need their STEP_END. */
 uint64_t store_mark(const struct store *store);
-/* The same mark; and somebody waits for it. What nobody waits for may be gathered: a commit takes hundreds of
-   microseconds of a processor, and comes when that is 1 in 200 of the time since the last, or after pace_ms. */
+/* The same mark; and somebody waits for it. What nobody waits for is gathered: a commit takes hundreds of
+   microseconds of a processor, and comes when that is 1 in 200 of the time since the last, or after
+   pace_ms. */
 uint64_t store_hurry(struct store *store);
 uint64_t store_settled(const struct store *store);
 /* Rows that were not what a record found them to be, since the start; each has an incident. */

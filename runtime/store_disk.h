@@ -62,8 +62,8 @@ enum { STORE_VALUE_MAX = sizeof(struct store_header) + STORE_BODY_MAX + STORE_HA
 _Static_assert(STORE_VALUE_MAX + 16 <= 4096, "an entry fits one page");
 
 /* The owner of a run of pages: `first` to first + count - 1 of its value. Page first + i has tag + i and
-   position + i * span. One of another boot is void: the memory that it speaks of is gone. SHARED: the first
-   owner; the entries name all. The crc is over the value's key and all of this. */
+   position + i * span. One of another boot is void: the memory that it speaks of is gone. SHARED: the
+   first owner; the entries name all. The crc is over the value's key and all of this. */
 struct store_own {
 	uint32_t boot, principal;
 	uint8_t session[16];
@@ -75,7 +75,7 @@ struct store_own {
 	uint16_t first, count;
 };
 _Static_assert(sizeof(struct store_own) == 64, "no holes in what is summed");
-enum { OWN_PAGES = 16 }; /* of one value, whose runs are in order; a page that no run has never had an owner */
+enum { OWN_PAGES = 16 }; /* of one value, whose runs are in order; a page of no run never had an owner */
 
 struct store_head {
 	uint64_t seq;
@@ -190,6 +190,7 @@ int store_entry_follows(const void *bytes, size_t count, uint8_t before[STORE_HA
 uint64_t store_clock_ns(int clock);
 
 struct store_entry {
+	uint64_t mono_ns, wall_ns; /* when it was; 0: when it is put */
 	uint32_t bytes, count; /* of value so far; records in it */
 	uint8_t value[STORE_VALUE_MAX];
 };

@@ -137,6 +137,7 @@ void store_entry_begin(struct store_entry *entry)
 	entry->value[BODY_COUNT - 1] = 0xdc;
 	entry->bytes = BODY_RECORDS;
 	entry->count = 0;
+	entry->mono_ns = entry->wall_ns = 0;
 }
 
 bool store_entry_room(const struct store_entry *entry, uint32_t records)
@@ -215,10 +216,17 @@ static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store
 {
 	struct store_header header = {
 		.version = STORE_SCHEMA, .kind = kind, .flags = (uint16_t)flags,
-		.body_bytes = entry->bytes - BODY,
-		.mono_ns = store_clock_ns(CLOCK_MONOTONIC), .wall_ns = store_clock_ns(CLOCK_REALTIME),
+		.body_bytes = entry->bytes - BODY, .mono_ns = entry->mono_ns, .wall_ns = entry->wall_ns,
 		.boot = head->boot,
 	};
+	if (entry->mono_ns == 0) {
+		header.mono_ns = store_clock_ns(CLOCK_MONOTONIC);
+		header.wall_ns = store_clock_ns(CLOCK_REALTIME);
+	} else if (header.mono_ns < head->mono_ns) {
+		/* The writer put one of its own in between: no clock was set back. */
+		header.mono_ns = head->mono_ns;
+		header.wall_ns = head->wall_ns;
+	}
 	memcpy(entry->value, &header, sizeof header);
 	uint8_t hash[STORE_HASH];
 	store_hash(hash, head->hash, entry->value, entry->bytes);

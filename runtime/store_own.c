@@ -65,9 +65,10 @@ static void conflict_note(struct store_conflict *conflict, const struct store_re
 	conflict->found = found;
 }
 
-/* Whether a row is of this boot. An assignment looks too: a page that has an owner is not given to another. */
-static bool row_known(const struct store_own *row, const struct store_record *record, uint32_t i, uint32_t boot,
-		      struct store_conflict *conflict)
+/* Whether a row is of this boot. An assignment looks too: a page that has an owner is not given to
+   another. */
+static bool row_known(const struct store_own *row, const struct store_record *record, uint32_t i,
+		      uint32_t boot, struct store_conflict *conflict)
 {
 	if (row->boot != boot)
 		return false;
@@ -142,7 +143,8 @@ int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t 
 		return 0;
 	CHECK(record->place < 256);
 	CHECK(record->group < 256);
-	const uint64_t first = ((uint64_t)record->place << 56 | (uint64_t)record->group << 48) + record->page_first;
+	const uint64_t place = (uint64_t)record->place << 56 | (uint64_t)record->group << 48;
+	const uint64_t first = place + record->page_first;
 	for (uint32_t i = 0; i < record->page_count;) {
 		const uint64_t begin = (first + i) / OWN_PAGES * OWN_PAGES;
 		bool there;

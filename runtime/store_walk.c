@@ -237,8 +237,8 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 
 /* A value of the owners' table: its runs, and that none speaks of an entry to come. Before STORE_SCHEMA_OWN
    it was one row of one page. */
-static bool own_right(const MDB_val *key, const MDB_val *value, uint32_t schema, uint64_t seq, uint64_t *number,
-		      uint64_t *rows)
+static bool own_right(const MDB_val *key, const MDB_val *value, uint32_t schema, uint64_t seq,
+		      uint64_t *number, uint64_t *rows)
 {
 	struct store_own runs[OWN_PAGES];
 	if (key->mv_size != sizeof *number)
@@ -296,7 +296,8 @@ static int walk_own(MDB_txn *txn, bool live, struct store_walk *out, char *reaso
 		return refuse_file(reason, "the owners' table does not open", rc);
 	const size_t least = stat.ms_entries; /* rows are never removed */
 	rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
-	while (rc == 0 && seen < stat.ms_entries && own_right(&key, &value, out->schema, seq, &number, &out->rows)) {
+	while (rc == 0 && seen < stat.ms_entries &&
+	       own_right(&key, &value, out->schema, seq, &number, &out->rows)) {
 		seen++;
 		rc = live && seen % BREATHE == 0 ?
 			     own_breathe(txn, cursor, number + 1, &key, &value, &stat, &seq) :

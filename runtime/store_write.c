@@ -92,11 +92,15 @@ void store_announce(const struct store *s)
 	(void)ignored;
 }
 
-static int entry_end(struct store *s, struct batch *b, uint64_t step, unsigned flags)
+static int entry_end(struct store *s, struct batch *b, const struct store_record *end, unsigned flags)
 {
+	if (end != NULL) {
+		s->entry.mono_ns = end->value[0];
+		s->entry.wall_ns = end->value[1];
+	}
 	b->bytes += s->entry.bytes;
 	b->changed = true;
-	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, step, flags);
+	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, end ? end->step : 0, flags);
 	store_entry_begin(&s->entry);
 	return err;
 }
@@ -140,7 +144,7 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 		const struct store_record *r = &s->ring[b->at++ & s->mask];
 		if (r->kind == STORE_STEP_END) {
 			if (s->entry.count > 0 || b->open)
-				TRY(entry_end(s, b, r->step, 0));
+				TRY(entry_end(s, b, r, 0));
 			b->open = false;
 			b->step = r->step;
 			if (b->at - from >= s->options.commit_records || b->bytes >= BATCH_BYTES)
@@ -152,14 +156,14 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 			continue;
 		}
 		if (!store_entry_room(&s->entry, 2)) {
-			TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+			TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
 			b->open = true;
 		}
 		store_entry_add(&s->entry, r);
 		TRY(rows_put(s, b, r));
 	}
 	if (s->entry.count > 0) {
-		TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+		TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
 		b->open = true;
 	}
 	return 0;
@@ -295,7 +299,8 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 		if (room_more(s))
 			continue;
 		/* What a batch has no room for is room enough to take old entries out: a map that is full is
-		   emptied so. */
+		   emptied so. On a full disk that moves what was due anyway, and no more (archive_until): a segment
+		   needs room of its own, but may lie on another disk. */
 		if (archive_some(s, b, store_clock_ns(CLOCK_MONOTONIC))) {
 			before = *b;
 			continue;

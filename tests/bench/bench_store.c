@@ -4,7 +4,9 @@
  * the bytes of file that an event costs. Then 100,000 events a second, in runs of 16, at that pace: what
  * processor time they take, of the whole process.
  *
- * bench_store SECONDS does only that last; bench_store DIR RECORDS makes a log of so many records there, and says how long its start takes.
+ * bench_store SECONDS does only that last.
+ *
+ * bench_store DIR RECORDS makes a log of so many records there, and says how long its start takes.
  */
 #include "config.h"
 
@@ -66,7 +68,8 @@ static double cpu_s(void)
 /* At a pace: runs given and taken in turns, a step every TICK_MS. */
 static void paced(double seconds)
 {
-	enum { RUN = 16, EVENTS_S = 100000, TICK_MS = 10, RUNS = EVENTS_S / RUN * TICK_MS / 1000, OWNERS = 65536 };
+	enum { RUN = 16, EVENTS_S = 100000, TICK_MS = 10, RUNS = EVENTS_S / RUN * TICK_MS / 1000,
+	       OWNERS = 65536 };
 	struct store *s;
 	struct store_options o;
 	dir_make(false);
