@@ -218,11 +218,11 @@ static void writer_wake(struct store *store)
 	pthread_mutex_unlock(&store->mutex);
 }
 
-/* A writer that gathers is woken for what somebody waits for, and for much. */
+/* A writer that gathers wakes by itself, and is woken for much; by store_hurry for what somebody waits for. */
 static bool wakes(const struct store *s, uint64_t tail, uint64_t head)
 {
-	return !atomic_load(&s->gathers) || atomic_load(&s->wanted) > tail ||
-	       head - tail >= s->options.commit_records || head - tail > s->mask / 2;
+	return !atomic_load(&s->gathers) || head - tail >= s->options.commit_records ||
+	       head - tail > s->mask / 2;
 }
 
 static int ring_push(struct store *store, const struct store_record *record)
