@@ -218,7 +218,8 @@ static void writer_wake(struct store *store)
 	pthread_mutex_unlock(&store->mutex);
 }
 
-/* A writer that gathers wakes by itself, and is woken for much; by store_hurry for what somebody waits for. */
+/* A writer that gathers wakes by itself, and is woken for much; by store_hurry for what somebody waits
+   for. */
 static bool wakes(const struct store *s, uint64_t tail, uint64_t head)
 {
 	return !atomic_load(&s->gathers) || head - tail >= s->options.commit_records ||

@@ -305,10 +305,11 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 			before = *b;
 			continue;
 		}
-		if (!atomic_exchange(&s->waits, true))
-			store_announce(s);
+		/* Who sees that it waits sees that nothing is to begin. */
 		s->room.disk_full = true;
 		room_look(s);
+		if (!atomic_exchange(&s->waits, true))
+			store_announce(s);
 		struct timespec deadline;
 		pthread_mutex_lock(&s->mutex);
 		const bool stop = s->stop;

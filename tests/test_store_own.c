@@ -27,8 +27,7 @@ static struct store_record given(uint32_t page, uint32_t count, uint64_t tag, ui
 static void row_is(uint32_t page, uint64_t tag, uint32_t position, uint32_t state)
 {
 	struct store_row row;
-	if (!EXPECT_EQ(store_reader_row(reader, 0, 0, page, &row), 0))
-		return;
+	REQUIRE(store_reader_row(reader, 0, 0, page, &row) == 0);
 	EXPECT_EQ(row.tag, tag);
 	EXPECT_EQ(row.position, position);
 	EXPECT_EQ(row.state, state);
@@ -157,7 +156,7 @@ static void times(void)
 		if (entry.kind == STORE_STEP_END && !entry.partial && entry.step == 2)
 			EXPECT(mono >= before && mono <= between);
 	}
-	EXPECT(parts > 1);
+	EXPECT(parts > 0);
 	EXPECT(pushed - before < 250000000ull); /* else the test says nothing */
 	EXPECT_EQ(store_reader_ordered(reader, 1), store_reader_last(reader) + 1);
 	store_reader_close(&reader);

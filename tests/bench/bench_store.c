@@ -17,17 +17,24 @@ static double now(void)
 	return (double)store_clock_ns(CLOCK_MONOTONIC) * 1e-9;
 }
 
-static void bench(uint32_t run, uint32_t runs, double seconds)
+/* In a folder of its own; NULL, with a word, if that cannot be. */
+static struct store *opened(void)
 {
-	struct store *s;
+	struct store *s = NULL;
 	struct store_options o;
 	dir_make(false);
 	store_options_default(&o);
 	o.dir = store_dir;
-	if (store_open(&o, &s, store_reason, &store_warning) != 0) {
+	if (store_open(&o, &s, store_reason, &store_warning) != 0)
 		fprintf(stderr, "%s\n", store_reason);
+	return s;
+}
+
+static void bench(uint32_t run, uint32_t runs, double seconds)
+{
+	struct store *s = opened();
+	if (s == NULL)
 		return;
-	}
 	const double start = now();
 	uint64_t step = 0, tag = 1;
 	uint32_t page = 0;
@@ -70,15 +77,9 @@ static void paced(double seconds)
 {
 	enum { RUN = 16, EVENTS_S = 100000, TICK_MS = 10, RUNS = EVENTS_S / RUN * TICK_MS / 1000,
 	       OWNERS = 65536 };
-	struct store *s;
-	struct store_options o;
-	dir_make(false);
-	store_options_default(&o);
-	o.dir = store_dir;
-	if (store_open(&o, &s, store_reason, &store_warning) != 0) {
-		fprintf(stderr, "%s\n", store_reason);
+	struct store *s = opened();
+	if (s == NULL)
 		return;
-	}
 	const double begun = now(), cpu = cpu_s();
 	const uint64_t steps = (uint64_t)(seconds * 1000 / TICK_MS), first = store_seq(s);
 	uint64_t tag = 1;
