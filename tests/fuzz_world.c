@@ -120,6 +120,10 @@ static void end(struct owed_call *c, uint32_t principal, const struct wire_heade
 		bad("END out of order, or unreadable");
 		return;
 	}
+	const uint32_t at = call_of_op(&daemon_, principal, &c->op);
+	const struct call *slot = at == NONE ? NULL : &daemon_.calls[at];
+	if (slot && !slot->dropped && !slot->restarted && c->off != UINT64_MAX && c->off != slot->visible)
+		bad("END before all of the text");
 	/* What is gone is asked for again, but not for ever. */
 	const bool ends = c->method == METHOD_SESSION_CLOSE || c->method == METHOD_SESSION_FORGET;
 	const bool gone = m.err.code == ERR_NOT_FOUND || (m.err.code == 0 && ends);

@@ -219,8 +219,8 @@ static void calls(const char *model)
 	const double rates[] = {most / 2, 25000};
 	for (int i = 0; i < 2; i++) {
 		const double rate = calls_run(s, &channel, 4, rates[i], &cpu);
-		printf("  at %s (%.0f a second): p50 %.0f us, p99 %.0f us\n", i ? "half of 50,000" : "half of that", rate,
-		       percentile(0.5), percentile(0.99));
+		printf("  at %s (%.0f a second): p50 %.0f us, p99 %.0f us\n", i ? "half of 50,000" : "half of that",
+		       rate, percentile(0.5), percentile(0.99));
 	}
 	zmq_close(s);
 	zmq_ctx_term(context);
