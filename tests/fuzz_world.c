@@ -129,7 +129,8 @@ static void end(struct owed_call *c, uint32_t principal, const struct wire_heade
 	const struct call *slot = at == NONE ? NULL : &daemon_.calls[at];
 	/* A turn that was ended from outside leaves half a character of what was sent before. */
 	const bool own = is(&m.status, "stop") || is(&m.status, "limit") || is(&m.status, "context_full");
-	if (slot && own && !slot->dropped && !slot->restarted && c->off != UINT64_MAX && c->off != slot->visible) {
+	const bool told = slot && own && !slot->dropped && !slot->restarted && c->off != UINT64_MAX;
+	if (told && c->off != slot->visible) {
 		printf("# %.*s at %llu of %zu\n", (int)m.status.length, m.status.at, (unsigned long long)c->off,
 		       slot->visible);
 		bad("END before all of the text");
