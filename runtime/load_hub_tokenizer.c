@@ -25,7 +25,8 @@ struct tables {
 	size_t used;
 	bool scores;         /* SentencePiece */
 	struct map *ids;     /* by text */
-	const char *no_bool; /* a field that is neither true nor false; NULL: none was met */
+	/* A field that is not what it should be, and what it is not; NULL: none was met. */
+	const char *wrong, *wrong_as;
 };
 
 /* The patterns of the pre-tokenizers that are known, by which their tokenizer.json cuts text. */
@@ -53,11 +54,11 @@ static bool is_true(struct tables *t, struct json object, const char *field, boo
 	struct json value;
 	if (!json_find(object, field, &value) || json_kind(value) == JSON_NULL)
 		return otherwise;
-	if (json_kind(value) != JSON_BOOL) {
-		t->no_bool = field;
-		return otherwise;
-	}
-	return json_true(value);
+	if (json_kind(value) == JSON_BOOL)
+		return json_true(value);
+	t->wrong = field;
+	t->wrong_as = "neither true nor false";
+	return otherwise;
 }
 
 /* Keeps a string's bytes in the arena. */
@@ -336,17 +337,18 @@ static bool space_before(struct tables *t, struct json root)
 }
 
 /* A token that a field names by its text, as a string or in "content". */
-static uint32_t named(const struct tables *t, struct json config, const char *field)
+static uint32_t named(struct tables *t, struct json config, const char *field)
 {
 	struct json value;
 	char text[256];
-	if (!json_find(config, field, &value))
+	if (!json_find(config, field, &value) || json_kind(value) == JSON_NULL)
 		return UINT32_MAX;
-	if (json_kind(value) == JSON_OBJECT && !json_find(value, "content", &value))
-		return UINT32_MAX;
-	if (!hub_string(value, text, sizeof text))
-		return UINT32_MAX;
-	return map_find(t->ids, text, strlen(text));
+	json_find(value, "content", &value);
+	if (hub_string(value, text, sizeof text))
+		return map_find(t->ids, text, strlen(text));
+	t->wrong = field;
+	t->wrong_as = "no token's text, nor has it one as content";
+	return UINT32_MAX;
 }
 
 static void id_write(const struct tables *t, const char *key, uint32_t id)
@@ -356,7 +358,7 @@ static void id_write(const struct tables *t, const char *key, uint32_t id)
 }
 
 /* The template: chat_template.jinja, or a field that is a string or a list of named ones. */
-static int template_take(const struct tables *t, struct json config)
+static int template_take(struct tables *t, struct json config)
 {
 	struct json value, item, first = {0};
 	struct hub_text own = {0};
@@ -368,6 +370,10 @@ static int template_take(const struct tables *t, struct json config)
 				json_find(item, "template", &first);
 		if (json_kind(value) == JSON_ARRAY && first.at)
 			value = first;
+		if (json_kind(value) != JSON_STRING && json_kind(value) != JSON_NULL) {
+			t->wrong = "chat_template";
+			t->wrong_as = "no text, nor a list of named ones";
+		}
 		if (json_kind(value) == JSON_STRING) {
 			own.bytes = malloc(value.length + 1);
 			if (own.bytes)
@@ -459,10 +465,9 @@ int hub_tokenizer(struct hub *hub)
 		code = t.token && t.arena ? tables_fill(&t, text.json)
 					  : hub_refuse(hub, -ERR_MEMORY, "tokenizer.json: no memory");
 	}
-	if (code == 0 && t.no_bool)
+	if (code == 0 && t.wrong)
 		code = hub_refuse(hub, -ERR_BAD_FILE,
-				"tokenizer.json, tokenizer_config.json: %s is neither true nor false",
-				  t.no_bool);
+				"tokenizer.json or tokenizer_config.json: %s is %s", t.wrong, t.wrong_as);
 	map_close(&t.ids);
 	free(t.token);
 	free(t.arena);
