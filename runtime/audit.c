@@ -34,7 +34,7 @@ static const char *const kinds[STORE_KIND_COUNT] = {
 	"turn_end", "incident", "config", "step_end", "forget", "archive",
 };
 static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower",
-						      "device"};
+						      "device", "stuck"};
 static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
 
 static const char *reason_name(const struct store_record *r)
@@ -357,6 +357,13 @@ static void verified_line(const struct store_verified *v)
 	printf("; %" PRIu64 " owner rows; boot %u%s\n", v->rows, v->boot, v->clean ? ", closed" : "");
 }
 
+static void keys_line(const struct store_verified *v)
+{
+	if (v->keyless)
+		printf("keys: not here; what is verified needs none, but no session can be read, and no daemon "
+		       "starts on this folder\n");
+}
+
 static void anchors_line(const struct store_verify *what, const struct store_verified *v)
 {
 	if (!what->anchor_dir) {
@@ -380,15 +387,17 @@ static int verify(const struct store_verify *what, bool json)
 		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, "
 		       "\"clean\": %s, \"first\": %" PRIu64 ", \"archived\": %" PRIu64 ", \"anchored\": %" PRIu64
 		       ", \"tail\": %" PRIu64 ", \"anchors\": %" PRIu64 ", \"signed\": %" PRIu64
-		       ", \"error\": \"%s\"}\n", code ? "false" : "true", v.entries, v.rows, v.boot,
+		       ", \"keys\": %s, \"error\": \"%s\"}\n", code ? "false" : "true", v.entries, v.rows, v.boot,
 		       v.clean ? "true" : "false", v.first, v.archived, v.anchored, tail, v.anchors,
-		       v.signed_right, code ? err_name(code) : "");
+		       v.signed_right, v.keyless ? "false" : "true", code ? err_name(code) : "");
 	} else if (code == 0 || v.anchored) {
 		if (code == 0)
 			verified_line(&v);
 		anchors_line(what, &v);
 		if (code == 0)
 			printf("unanchored tail: %" PRIu64 " entries\n", tail);
+		if (code == 0)
+			keys_line(&v);
 	}
 	if (code)
 		fprintf(stderr, "holdfastd: audit: %s%s\n", json ? "" : "broken: ", reason);

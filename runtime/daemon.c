@@ -123,7 +123,7 @@ static void limits_fill(struct daemon *d)
 static void slabs_fill(struct daemon *d, struct plan *p)
 {
 	struct sched_limits *l = &d->limits;
-	uint64_t pages[2], host[2];
+	uint64_t pages[2], host[2], disk[2];
 	l->group[0].page_bytes = p->needs.page_bytes;
 	if (l->group_count > 1) {
 		l->group[1].page_bytes = p->needs.window_page_bytes;
@@ -131,6 +131,7 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 	}
 	groups_split(d, p->kv_bytes, d->options.turns, pages);
 	groups_split(d, d->options.host_memory, 0, host);
+	groups_split(d, d->options.disk_bytes, 0, disk);
 	/* More than all sessions could ever hold is never touched. */
 	const uint64_t most = (l->context_tokens + l->page_tokens - 1) / l->page_tokens * d->options.sessions;
 	if (pages[0] > most)
@@ -138,13 +139,9 @@ static void slabs_fill(struct daemon *d, struct plan *p)
 	for (uint32_t g = 0; g < l->group_count; g++) {
 		l->group[g].page_count[PLACE_DEVICE] = pages[g] < 1u << 30 ? (uint32_t)pages[g] : 1u << 30;
 		l->group[g].page_count[PLACE_HOST] = host[g] < 1u << 24 ? (uint32_t)host[g] : 1u << 24;
+		l->group[g].page_count[PLACE_DISK] = disk[g] < 1u << 24 ? (uint32_t)disk[g] : 1u << 24;
 	}
 	p->kv_bytes = groups_bytes(d, PLACE_DEVICE);
-	/* The disk tier has pages of one group. */
-	const uint64_t disk = l->group_count == 1 ? d->options.disk_bytes / p->needs.page_bytes : 0;
-	l->group[0].page_count[PLACE_DISK] = disk < 1u << 24 ? (uint32_t)disk : 1u << 24;
-	if (l->group_count > 1 && d->options.disk_bytes)
-		log_say(LOG_NOTICE, "--disk-bytes is of no use to a model with windows, unless with --windows keep");
 }
 
 /* What has to fit into `available`. */
@@ -251,7 +248,7 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	const uint64_t pages = group[0].page_count[PLACE_DEVICE], tokens = pages * d->limits.page_tokens;
 	const uint64_t host_bytes = groups_bytes(d, PLACE_HOST);
 	const uint64_t sum = plan_sum(d, p);
-	const uint64_t disk_bytes = d->limits.group[0].page_count[PLACE_DISK] * p->needs.page_bytes;
+	const uint64_t disk_bytes = groups_bytes(d, PLACE_DISK);
 	const uint64_t head = p->available > sum ? p->available - sum : 0;
 	if (d->options.json) {
 		printf("{\"weights_bytes\": %llu, \"workspace_bytes\": %llu, \"kv_bytes\": %llu, "
@@ -322,6 +319,7 @@ static int store_start(struct daemon *d)
 	so.dir = d->options.state;
 	so.map_bytes = d->options.audit_map_bytes;
 	so.commit_ms = (uint32_t)d->options.audit_commit_ms;
+	so.pace_ms = (uint32_t)d->options.audit_pace_ms;
 	so.owners = (uint32_t)d->options.sessions;
 	so.headroom_bytes = d->options.audit_headroom;
 	so.history_entries = d->options.audit_history;

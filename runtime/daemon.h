@@ -129,7 +129,7 @@ struct daemon {
 		int space, anchor, archive;
 		bool waits, stalled, behind;
 		uint32_t reader, ended;
-		uint64_t us, at;
+		uint64_t waited_us, looked_us, at; /* what waits for the disk: for how long, and where it stood */
 	} told;
 	uint64_t prefill_us_total, prefill_rows_total, rates_told_us;
 	bool rates_news; /* something was measured since */
@@ -277,6 +277,8 @@ void lower_close(struct daemon *d);
 bool lower_wipe(struct daemon *d);
 /* A copy from or to a page of the host is over; leaves: the page has nothing more to do there. */
 void lower_host_copied(struct daemon *d, uint32_t number, bool leaves);
+/* Where a page of the host slab lies. */
+uint8_t *lower_host_at(const struct daemon *d, uint32_t group, uint32_t slot);
 void lower_copy(struct daemon *d, const struct effect *e);
 void lower_submit(struct daemon *d);
 void lower_take(struct daemon *d, const struct engine_job *job);

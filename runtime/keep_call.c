@@ -74,7 +74,7 @@ void keep_idem(struct daemon *d, uint32_t call, const struct wire_id *id, const 
 	idem_key(&key, c->principal, id);
 	keep_put(d, TABLE_IDEM, &key, NULL, &value, sizeof value);
 	expires_put(d, value.expires_ms, TABLE_IDEM, &key);
-	c->accept_mark = store_mark(d->store);
+	c->accept_mark = store_hurry(d->store);
 }
 
 void keep_idem_drop(struct daemon *d, uint32_t principal, const struct wire_id *id)

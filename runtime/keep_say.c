@@ -1,25 +1,71 @@
 /*
  * What is said on stderr of the log's own state: space, anchors, segments, readers beside.
  */
-#include "runtime/keep.h"
+#include "config.h"
 
-/* What waits for the disk has waited for too long, since the first look at which something waited.
-   A full disk is said apart. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <time.h>
+
+#include "runtime/keep.h"
+#include "sched/check.h"
+
+enum { LOOK_MS = 1000, WORD_S = 2 };
+
+static void *word_say(void *arg)
+{
+	struct daemon *d = arg;
+	const struct store_last_word word = {.reason = REASON_STUCK, .expected = d->options.audit_abort_ms,
+					     .found = d->told.waited_us / 1000};
+	store_beacon(d->store, &word);
+	return NULL;
+}
+
+/* The beacon lies on the same disk: the word has a thread of its own, and the process ends without it if that
+   does not come back. */
+static void stuck_end(struct daemon *d)
+{
+	struct timespec until;
+	pthread_t thread;
+	log_say(LOG_ERROR, "the disk of the audit log has not answered for %llu ms (--audit-abort-ms): the "
+		"process ends", (unsigned long long)(d->told.waited_us / 1000));
+	clock_gettime(CLOCK_REALTIME, &until);
+	until.tv_sec += WORD_S;
+	if (pthread_create(&thread, NULL, word_say, d) == 0)
+		(void)pthread_timedjoin_np(thread, NULL, &until);
+	signal(SIGABRT, SIG_DFL); /* its handler would speak again */
+	CHECK(d->told.waited_us < d->options.audit_abort_ms * 1000); /* asked for by --audit-abort-ms */
+}
+
+/* What waits for the disk has waited for too long, since the first look at which something waited. In time
+   that this process stood still the writer did too: so one look counts for little. A full disk is said
+   apart. */
 static void stall_say(struct daemon *d)
 {
-	const uint64_t settled = store_settled(d->store);
+	const uint64_t settled = store_settled(d->store), look = d->now_us - d->told.looked_us;
 	if (!d->told.behind || settled != d->told.at || store_waits(d->store)) {
 		d->told.at = settled;
-		d->told.us = d->now_us;
+		d->told.waited_us = 0;
+	} else {
+		d->told.waited_us += look < LOOK_MS * 1000 ? look : LOOK_MS * 1000;
 	}
+	d->told.looked_us = d->now_us;
 	d->told.behind = settled != store_mark(d->store);
-	const bool stalled = d->now_us >= d->told.us + d->options.audit_stall_ms * 1000;
+	const bool stalled = d->told.waited_us >= d->options.audit_stall_ms * 1000;
 	if (stalled && !d->told.stalled)
 		log_say(LOG_ERROR, "the disk of the audit log does not answer: nothing new begins (audit_stalled) "
 			"until it does");
 	else if (!stalled && d->told.stalled)
 		log_say(LOG_NOTICE, "the disk of the audit log answers again");
 	d->told.stalled = stalled;
+	if (d->options.audit_abort_ms && d->told.waited_us >= d->options.audit_abort_ms * 1000)
+		stuck_end(d);
+}
+
+uint64_t keep_look_us(const struct daemon *d)
+{
+	return d->store && d->told.behind ? d->told.looked_us + LOOK_MS * 1000 : UINT64_MAX;
 }
 
 bool keep_stalled(const struct daemon *d)

@@ -517,12 +517,12 @@ static int sleep_ms(struct daemon *d, uint64_t calls_next, bool more)
 		return 0;
 	/* While the audit log has no room nothing of this could be done: its growth wakes us. */
 	uint64_t next = step_room(d) ? sched_deadline_us(d->sched) : UINT64_MAX;
-	if (calls_next < next)
-		next = calls_next;
+	next = calls_next < next ? calls_next : next;
 	if (d->draining && d->now_us + 20000 < next)
 		next = d->now_us + 20000;
-	const uint64_t look = lost_look_us(d);
+	const uint64_t look = lost_look_us(d), waits = keep_look_us(d);
 	next = look < next ? look : next;
+	next = waits < next ? waits : next;
 	if (next == UINT64_MAX)
 		return SLEEP_MS_MAX;
 	const uint64_t now = loop_clock_us();

@@ -19,8 +19,8 @@ static uint32_t host_pages(const struct daemon *d)
 	return pages_count(d, PLACE_HOST);
 }
 
-/* Where a page of the host slab lies: group after group. */
-static uint8_t *host_at(const struct daemon *d, uint32_t group, uint32_t slot)
+/* Group after group. */
+uint8_t *lower_host_at(const struct daemon *d, uint32_t group, uint32_t slot)
 {
 	uint8_t *at = d->host;
 	for (uint32_t g = 0; g < group; g++)
@@ -31,7 +31,7 @@ static uint8_t *host_at(const struct daemon *d, uint32_t group, uint32_t slot)
 /* Each copy in flight has two pages to itself, one of them on a lower place. */
 static uint32_t copies_most(const struct daemon *d)
 {
-	return host_pages(d) + d->limits.group[0].page_count[PLACE_DISK];
+	return host_pages(d) + pages_count(d, PLACE_DISK);
 }
 
 bool lower_wipe(struct daemon *d)
@@ -48,7 +48,7 @@ bool lower_wipe(struct daemon *d)
 		if (bytes >= FORGET_STEP_BYTES)
 			return false;
 		const uint32_t group = pages_group(d, PLACE_HOST, &slot);
-		memset(host_at(d, group, slot), 0, d->limits.group[group].page_bytes);
+		memset(lower_host_at(d, group, slot), 0, d->limits.group[group].page_bytes);
 		bytes += d->limits.group[group].page_bytes;
 		d->host_state[i] = 0;
 	}
@@ -120,13 +120,13 @@ static void host_copy(struct daemon *d, const struct effect *e, bool up)
 	job->copy[job->copy_count++] = (struct engine_copy){
 		.copy = e->as.copy.copy, .group = group, .page = up ? e->as.copy.page_to : e->as.copy.page_from,
 		.up = up, .tokens = e->as.copy.tokens, .tag = e->as.copy.tag_to, .sum = &d->host_sums[number],
-		.bytes = host_at(d, group, slot), .stage = NONE,
+		.bytes = lower_host_at(d, group, slot), .stage = NONE,
 		.skip = !up && inject_now(&d->inject, INJECT_COPY_SKIP),
 		.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	d->host_state[number] = HOST_BYTES | HOST_HELD | HOST_BUSY;
 	/* Nobody writes there now: the page is on its way up. */
 	if (up && inject_now(&d->inject, INJECT_BITS_HOST))
-		host_at(d, group, slot)[inject_random(&d->inject, bytes)] ^= 1;
+		lower_host_at(d, group, slot)[inject_random(&d->inject, bytes)] ^= 1;
 }
 
 void lower_copy(struct daemon *d, const struct effect *e)

@@ -266,18 +266,18 @@ static bool down_begin(struct daemon *d, const struct disk_move *m)
 	if (!g)
 		return false;
 	if (m->from == PLACE_HOST) {
-		const struct engine_sum *sum = &d->host_sums[m->page];
+		const struct engine_sum *sum = &d->host_sums[pages_number(d, PLACE_HOST, m->group, m->page)];
 		memcpy(r->content, sum->digest, sizeof r->content);
-		g->job.bytes = d->host + m->page * d->limits.group[m->group].page_bytes;
+		g->job.bytes = lower_host_at(d, m->group, m->page);
 		stage_write(d, g);
 		return true;
 	}
 	g->state = STAGE_DOWN;
 	g->engine = true;
 	d->job->copy[d->job->copy_count++] = (struct engine_copy){
-		.copy = m->copy, .page = m->page, .tokens = m->tokens, .sum = &g->sum, .bytes = g->bytes,
-		.stage = (uint32_t)(g - x->stage), .skip = inject_now(&d->inject, INJECT_COPY_SKIP),
-		.late = inject_now(&d->inject, INJECT_COPY_LATE)};
+		.copy = m->copy, .group = m->group, .page = m->page, .tokens = m->tokens, .sum = &g->sum,
+		.bytes = g->bytes, .stage = (uint32_t)(g - x->stage),
+		.skip = inject_now(&d->inject, INJECT_COPY_SKIP), .late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	return true;
 }
 
@@ -338,8 +338,8 @@ static void ups_run(struct daemon *d)
 			continue;
 		g->engine = true;
 		d->job->copy[d->job->copy_count++] = (struct engine_copy){
-			.copy = g->move.copy, .page = g->move.page, .up = 1, .tokens = g->move.tokens,
-			.tag = g->move.tag_to, .sum = &g->sum, .bytes = g->bytes, .stage = i,
+			.copy = g->move.copy, .group = g->move.group, .page = g->move.page, .up = 1,
+			.tokens = g->move.tokens, .tag = g->move.tag_to, .sum = &g->sum, .bytes = g->bytes, .stage = i,
 			.late = inject_now(&d->inject, INJECT_COPY_LATE)};
 	}
 }

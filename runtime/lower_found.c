@@ -275,6 +275,13 @@ int lower_disk_scan(struct daemon *d)
 
 /* Adoption. */
 
+/* Pages of a window are of use all or none, and only with those of the other groups; the scheduler takes what
+   it finds a page at a time, so they are not found again by the next process. */
+static bool outlives(const struct daemon *d)
+{
+	return d->limits.group_count == 1 || d->limits.group[1].window_tokens == 0;
+}
+
 /* The page of the session at the position, for so many tokens; in group 0, if all groups have it. */
 static struct found *unit_find(struct daemon *d, uint32_t session, uint32_t position, uint32_t tokens)
 {
@@ -304,7 +311,7 @@ uint32_t lower_donor(struct daemon *d, uint32_t session, uint32_t *tokens)
 	const uint32_t span = d->limits.page_tokens;
 	uint32_t donor = NONE;
 	*tokens = 0;
-	if (!x || x->found == 0)
+	if (!x || x->found == 0 || !outlives(d))
 		return NONE;
 	while (*tokens + span <= d->sessions[session].history) {
 		const struct found *f = unit_find(d, session, *tokens, span);
@@ -342,7 +349,7 @@ void lower_adopt(struct daemon *d, uint32_t session)
 	const struct session *s = &d->sessions[session];
 	const uint32_t span = d->limits.page_tokens;
 	struct session_view v;
-	if (!x || x->found == 0)
+	if (!x || x->found == 0 || !outlives(d))
 		return;
 	CHECK(sched_session(d->sched, s->sched, &v) == 0);
 	if (v.resident != v.history || v.resident % span)
@@ -438,7 +445,7 @@ static bool disk_quiet(const struct daemon *d)
 bool lower_park(struct daemon *d)
 {
 	struct lower_disk *x = d->disk;
-	if (!x)
+	if (!x || !outlives(d))
 		return true;
 	if (x->park_until_us == 0)
 		park_begin(d, x);

@@ -429,7 +429,7 @@ static void dispatch(struct daemon *d, uint32_t call, const void *body, size_t l
 		turn_method(d, call, m, body, length, blob, blob_length);
 	/* What was changed is on disk before its END says so; a turn sees to its own. */
 	if (d->store && !method_is_turn(m->method) && store_mark(d->store) != mark)
-		d->calls[call].hold_mark = store_mark(d->store);
+		d->calls[call].hold_mark = store_hurry(d->store);
 }
 
 /* As idem_find, by the bytes of the message: those are what must be the same. */

@@ -160,8 +160,12 @@ static const struct entry table[] = {
 	NUMBER("anchor-entries", anchor_entries, 1, 1 << 30, "1024", "... or after so many entries"),
 	NUMBER("audit-commit-ms", audit_commit_ms, 0, 1000, "0",
 	       "time to gather records for a commit; 0: none"),
+	NUMBER("audit-pace-ms", audit_pace_ms, 0, 1000, "100",
+	       "what nobody waits for gathers so long at most, so that commits are cheap; 0: it does not"),
 	NUMBER("audit-stall-ms", audit_stall_ms, 100, 3600000, "10000",
 	       "when the log's disk has answered nothing for so long, nothing new begins"),
+	NUMBER("audit-abort-ms", audit_abort_ms, 0, 86400000, "60000",
+	       "... and for so long, the daemon says so in the beacon and ends (SIGABRT); 0: never"),
 };
 enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
 
@@ -417,6 +421,20 @@ int options_read(int argc, char **argv, struct options *out)
 		return code;
 	if (out->page_tokens & (out->page_tokens - 1) || out->page_tokens > OPS_PARTITION) {
 		fprintf(stderr, "holdfastd: --page-tokens takes 16, 32, 64, 128 or 256\n");
+		return 2;
+	}
+	const uint64_t commit_ms = out->audit_commit_ms, pace_ms = out->audit_pace_ms;
+	const uint64_t gathers = commit_ms > pace_ms ? commit_ms : pace_ms;
+	if (out->audit_stall_ms <= gathers) {
+		fprintf(stderr, "holdfastd: --audit-stall-ms %llu is not more than what records are gathered for, "
+			"%llu ms (--audit-commit-ms, --audit-pace-ms): nothing would ever begin\n",
+			(unsigned long long)out->audit_stall_ms, (unsigned long long)gathers);
+		return 2;
+	}
+	if (out->audit_abort_ms && out->audit_abort_ms <= out->audit_stall_ms) {
+		fprintf(stderr, "holdfastd: --audit-abort-ms %llu is not more than --audit-stall-ms %llu: what runs "
+			"would have no time\n", (unsigned long long)out->audit_abort_ms,
+			(unsigned long long)out->audit_stall_ms);
 		return 2;
 	}
 	if (out->kv_replay[0] && !out->kv_events[0]) {

@@ -41,7 +41,7 @@ struct options {
 	uint64_t share; /* 1: sessions of a principal share pages of equal tokens */
 	uint64_t detach_ms, detach_max_ms, keep_ms, session_idle_ms, strikes, mute_ms;
 	uint64_t heartbeat_ms, drain_ms, stall_ms, note_ms, deadline_max_ms;
-	uint64_t audit_map_bytes, audit_commit_ms, audit_stall_ms, history_ttl_ms;
+	uint64_t audit_map_bytes, audit_commit_ms, audit_pace_ms, audit_stall_ms, audit_abort_ms, history_ttl_ms;
 	uint64_t audit_headroom, audit_history, audit_segment, audit_readers_ms, audit_reader_stay_ms;
 	char anchor[OPTIONS_PATH_MAX];
 	uint64_t anchor_ms, anchor_entries;

@@ -150,7 +150,7 @@ static void ask(struct player *p, uint8_t method)
 	session_ask(d, call, p, method);
 	/* As where calls come in: END waits until what was changed is on disk; a turn sees to its own. */
 	if (method != METHOD_SESSION_TURN && store_mark(d->store) != mark)
-		d->calls[call].hold_mark = store_mark(d->store);
+		d->calls[call].hold_mark = store_hurry(d->store);
 }
 
 /* One turn of the loop. What the disk's faults made so far is told to who outlives us. */

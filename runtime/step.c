@@ -63,6 +63,10 @@ void step_record_close(struct daemon *d)
 	const struct store_record r = {.kind = STORE_STEP_END, .step = d->effects.step};
 	if (!d->unclosed)
 		return;
+	/* Pages that were freed are short: who wants one waits for the record of its release. */
+	const uint64_t doomed = sched_ledger(d->sched, ACCOUNT_DEVICE, COLUMN_DOOMED);
+	if (doomed > 0 && sched_ledger(d->sched, ACCOUNT_DEVICE, COLUMN_FREE) <= doomed)
+		store_hurry(d->store);
 	if (store_push(d->store, &r) != 0)
 		d->failed = true;
 	d->unclosed = false;

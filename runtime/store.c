@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/eventfd.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/fault.h"
@@ -25,7 +26,7 @@ void store_options_default(struct store_options *options)
 		.map_bytes = 64ull << 30, .map_begin = 1ull << 30, .ring_records = 1 << 16,
 		.commit_records = 4096, .keep_bytes = 16 << 20, .page_tokens = 16, .headroom_bytes = 16 << 20,
 		.owners = 1024, .segment_entries = ARCHIVE_SEGMENT, .readers_ms = 60000, .anchor_ms = 10000,
-		.anchor_entries = 1024,
+		.anchor_entries = 1024, .pace_ms = 100,
 	};
 }
 
@@ -210,6 +211,21 @@ int store_close(struct store **store)
 	return err;
 }
 
+static void writer_wake(struct store *store)
+{
+	pthread_mutex_lock(&store->mutex);
+	pthread_cond_signal(&store->wake);
+	pthread_mutex_unlock(&store->mutex);
+}
+
+/* A writer that gathers wakes by itself, and is woken for much; by store_hurry for what somebody waits
+   for. */
+static bool wakes(const struct store *s, uint64_t tail, uint64_t head)
+{
+	return !atomic_load(&s->gathers) || head - tail >= s->options.commit_records ||
+	       head - tail > s->mask / 2;
+}
+
 static int ring_push(struct store *store, const struct store_record *record)
 {
 	int err = atomic_load_explicit(&store->failed, memory_order_relaxed);
@@ -219,17 +235,20 @@ static int ring_push(struct store *store, const struct store_record *record)
 	uint64_t tail = atomic_load_explicit(&store->tail, memory_order_acquire);
 	if (head - tail > store->mask)
 		return -ERR_AUDIT_STALLED;
-	store->ring[head & store->mask] = *record;
+	struct store_record *place = &store->ring[head & store->mask];
+	*place = *record;
 	bool end = record->kind == STORE_STEP_END;
+	/* When it was, and not when it is written. */
+	if (end) {
+		place->value[0] = store_clock_ns(CLOCK_MONOTONIC);
+		place->value[1] = store_clock_ns(CLOCK_REALTIME);
+	}
 	atomic_store_explicit(&store->head, head + 1, memory_order_release);
 	if (end)
-		atomic_store_explicit(&store->whole, head + 1, memory_order_release);
+		atomic_store(&store->whole, head + 1);
 	/* Not at each record: the writer has nothing to do before a step is whole. */
-	if (end || head + 1 - tail > store->mask) {
-		pthread_mutex_lock(&store->mutex);
-		pthread_cond_signal(&store->wake);
-		pthread_mutex_unlock(&store->mutex);
-	}
+	if (head + 1 - tail > store->mask || (end && wakes(store, tail, head + 1)))
+		writer_wake(store);
 	return 0;
 }
 
@@ -392,6 +411,16 @@ uint64_t store_boot(const struct store *store)
 uint64_t store_mark(const struct store *store)
 {
 	return atomic_load_explicit(&store->head, memory_order_relaxed);
+}
+
+uint64_t store_hurry(struct store *store)
+{
+	const uint64_t head = atomic_load_explicit(&store->head, memory_order_relaxed);
+	/* With what closes its step, which wakes the writer if it is still to come. */
+	atomic_store(&store->wanted, head + 1);
+	if (atomic_load(&store->gathers))
+		writer_wake(store);
+	return head;
 }
 
 uint64_t store_settled(const struct store *store)

@@ -32,6 +32,7 @@ enum store_reason {
 	REASON_INVARIANT, /* in a beacon: a broken invariant of the process */
 	REASON_LOWER,   /* a page of the host or the disk could not be had back as what it was; place: where */
 	REASON_DEVICE,  /* the device is lost; value: ranks, and the one that ended or that number */
+	REASON_STUCK,   /* in a beacon: the log's disk answered nothing for too long; found: ms */
 	REASON_COUNT
 };
 
@@ -66,6 +67,7 @@ struct store_options {
 	uint32_t ring_records;  /* power of two */
 	uint32_t commit_ms;     /* gather so long before a commit; 0: as soon as the last one ended */
 	uint32_t commit_records; /* ... or until so many wait; a commit takes whole steps */
+	uint32_t pace_ms;       /* what nobody waits for is gathered, for so long at most; 0: it is not */
 	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
 	uint32_t owners;        /* sessions that may be kept at once */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
@@ -156,6 +158,10 @@ void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_
 /* Where the log stands after what was pushed so far, and up to where it is on disk: what was pushed
    is durable when settled has reached the mark taken after it. Records need their STEP_END. */
 uint64_t store_mark(const struct store *store);
+/* The same mark; and somebody waits for it. What nobody waits for is gathered: a commit takes hundreds of
+   microseconds of a processor, and comes when that is 1 in 200 of the time since the last, or after
+   pace_ms. */
+uint64_t store_hurry(struct store *store);
 uint64_t store_settled(const struct store *store);
 /* Rows that were not what a record found them to be, since the start; each has an incident. */
 uint64_t store_conflicts(const struct store *store);

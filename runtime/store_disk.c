@@ -362,6 +362,9 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 	/* A log of before these tables were has none of them yet. */
 	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
 		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
+	/* Owners of earlier boots are void, so they need no other form. */
+	if (rc == 0 && disk->schema < STORE_SCHEMA_OWN)
+		rc = mdb_drop(txn, disk->own, 0);
 	uint32_t schema = STORE_SCHEMA;
 	MDB_val key = {6, "schema"}, value = {sizeof schema, &schema};
 	if (rc == 0 && (make || disk->schema < STORE_SCHEMA))

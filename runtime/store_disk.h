@@ -18,7 +18,8 @@
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
  *	principal, session, turn, call, idem, expires: see store.h; a value begins with how it is
  *		sealed and ends in its sum
- *	own     place << 56 | group << 48 | page, native -> struct store_own
+ *	own     place << 56 | group << 48 | page, native, of the first of OWN_PAGES -> a struct store_own
+ *		for each run of them
  *
  * The hash of an entry is BLAKE2b-256 over the hash before it, the header and the body; the hash
  * before the first is that of the uuid. Numbers are in the machine's order: LMDB's file is not
@@ -34,8 +35,9 @@
 #include "runtime/store.h"
 
 enum {
-	STORE_SCHEMA = 3,
+	STORE_SCHEMA = 4,
 	STORE_SCHEMA_FIRST = 2,  /* of a log that is brought forward when it is opened */
+	STORE_SCHEMA_OWN = 4,    /* before it each page's owner was a value of its own */
 	STORE_HASH = 32,
 	STORE_UUID = 16,
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
@@ -59,8 +61,9 @@ _Static_assert(sizeof(struct store_header) == 48, "the header of an entry");
 enum { STORE_VALUE_MAX = sizeof(struct store_header) + STORE_BODY_MAX + STORE_HASH };
 _Static_assert(STORE_VALUE_MAX + 16 <= 4096, "an entry fits one page");
 
-/* A page's row. One of another boot is void: the memory that it speaks of is gone. SHARED: the row
-   names the first owner; the entries name all. The crc is over key and row. */
+/* The owner of a run of pages: `first` to first + count - 1 of its value. Page first + i has tag + i and
+   position + i * span. One of another boot is void: the memory that it speaks of is gone. SHARED: the
+   first owner; the entries name all. The crc is over the value's key and all of this. */
 struct store_own {
 	uint32_t boot, principal;
 	uint8_t session[16];
@@ -68,9 +71,11 @@ struct store_own {
 	uint32_t turn, position;
 	uint64_t last_seq;
 	uint32_t state, crc; /* state: enum store_row_state */
-	uint64_t reserved;
+	uint32_t span;
+	uint16_t first, count;
 };
-_Static_assert(sizeof(struct store_own) == 64, "a row is overwritten in place");
+_Static_assert(sizeof(struct store_own) == 64, "no holes in what is summed");
+enum { OWN_PAGES = 16 }; /* of one value, whose runs are in order; a page of no run never had an owner */
 
 struct store_head {
 	uint64_t seq;
@@ -159,10 +164,23 @@ int table_put(MDB_txn *txn, const struct store_disk *disk, const struct keep_hea
 int table_get(MDB_txn *txn, const struct store_disk *disk, struct vault *vault, enum store_table table,
 	      struct store_key *key, void *value, size_t *bytes, MDB_cursor_op how);
 
-/* store_entry.c: one entry, or one row, into a transaction. head moves with the entry. */
-uint32_t store_crc(uint64_t key, const struct store_own *row);
+/* store_own.c: who has which page. */
+uint32_t store_crc(uint64_t key, const struct store_own *run);
+/* A run that is not what a record finds it to be: damaged, or of pages that are assigned while they have an
+   owner. */
+struct store_conflict {
+	uint32_t count, page; /* page, tags: of the first */
+	uint64_t expected, found;
+};
+int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
+		   uint32_t page_tokens, struct store_conflict *conflict);
+/* The runs of a value, as it lies in the table: how many there are, or 0 where it is not whole. */
+uint32_t store_own_runs(const MDB_val *value, uint64_t key, struct store_own runs[OWN_PAGES]);
+
+/* store_entry.c: one entry into a transaction. head moves with it. */
 uint32_t store_crc_bytes(const void *data, size_t bytes);
-/* Without an instruction for it; neither begins nor ends with the complement. */
+/* Neither begins nor ends with the complement; plain: without an instruction for it. */
+uint32_t store_crc_more(uint32_t crc, const void *data, size_t bytes);
 uint32_t store_crc_plain(uint32_t crc, const void *data, size_t bytes);
 void store_hash(uint8_t out[STORE_HASH], const uint8_t before[STORE_HASH], const void *value,
 		size_t value_bytes);
@@ -172,6 +190,7 @@ int store_entry_follows(const void *bytes, size_t count, uint8_t before[STORE_HA
 uint64_t store_clock_ns(int clock);
 
 struct store_entry {
+	uint64_t mono_ns, wall_ns; /* when it was; 0: when it is put */
 	uint32_t bytes, count; /* of value so far; records in it */
 	uint8_t value[STORE_VALUE_MAX];
 };
@@ -188,13 +207,6 @@ int store_put_archive(MDB_txn *txn, const struct store_disk *disk, struct store_
 int store_put_archived(MDB_txn *txn, const struct store_disk *disk, const struct store_archived *to);
 int store_put_shutdown(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
 		       uint64_t step);
-/* A row that is not what the record finds it to be: damaged, or assigned while it has an owner. */
-struct store_conflict {
-	uint32_t count, page; /* page, tags: of the first */
-	uint64_t expected, found;
-};
-int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
-		   uint32_t page_tokens, struct store_conflict *conflict);
 /* Entries whose wall clock stands before that of the entry before them, in order, the newest: between them
    a time can be found by halving. Beyond BACKS_MAX the oldest is dropped. */
 enum { BACKS_MAX = 64 };
@@ -226,6 +238,7 @@ struct store_walk {
 	uint64_t segments_first; /* WALK_ALL: the first entry that was found at all */
 	uint64_t flushes;        /* of the keys */
 	uint64_t entries, rows, checked; /* checked: entries whose hash was computed */
+	uint32_t schema;
 	bool clean;
 };
 /* HEAD: what the next entry hangs on. TAIL: the free list, the owner rows, the last STORE_TAIL

@@ -51,7 +51,7 @@ static uint32_t crc_instruction(uint32_t crc, const void *data, size_t bytes)
 }
 #endif
 
-static uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
+uint32_t store_crc_more(uint32_t crc, const void *data, size_t bytes)
 {
 #ifdef __x86_64__
 	if (__builtin_cpu_supports("sse4.2"))
@@ -60,16 +60,9 @@ static uint32_t crc32c(uint32_t crc, const void *data, size_t bytes)
 	return store_crc_plain(crc, data, bytes);
 }
 
-uint32_t store_crc(uint64_t key, const struct store_own *row)
-{
-	struct store_own copy = *row;
-	copy.crc = 0;
-	return ~crc32c(crc32c(~0u, &key, sizeof key), &copy, sizeof copy);
-}
-
 uint32_t store_crc_bytes(const void *data, size_t bytes)
 {
-	return ~crc32c(~0u, data, bytes);
+	return ~store_crc_more(~0u, data, bytes);
 }
 
 void store_genesis(uint8_t out[STORE_HASH], const uint8_t uuid[STORE_UUID])
@@ -144,6 +137,7 @@ void store_entry_begin(struct store_entry *entry)
 	entry->value[BODY_COUNT - 1] = 0xdc;
 	entry->bytes = BODY_RECORDS;
 	entry->count = 0;
+	entry->mono_ns = entry->wall_ns = 0;
 }
 
 bool store_entry_room(const struct store_entry *entry, uint32_t records)
@@ -222,10 +216,17 @@ static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store
 {
 	struct store_header header = {
 		.version = STORE_SCHEMA, .kind = kind, .flags = (uint16_t)flags,
-		.body_bytes = entry->bytes - BODY,
-		.mono_ns = store_clock_ns(CLOCK_MONOTONIC), .wall_ns = store_clock_ns(CLOCK_REALTIME),
+		.body_bytes = entry->bytes - BODY, .mono_ns = entry->mono_ns, .wall_ns = entry->wall_ns,
 		.boot = head->boot,
 	};
+	if (entry->mono_ns == 0) {
+		header.mono_ns = store_clock_ns(CLOCK_MONOTONIC);
+		header.wall_ns = store_clock_ns(CLOCK_REALTIME);
+	} else if (header.mono_ns < head->mono_ns) {
+		/* The writer put one of its own in between: no clock was set back. */
+		header.mono_ns = head->mono_ns;
+		header.wall_ns = head->wall_ns;
+	}
 	memcpy(entry->value, &header, sizeof header);
 	uint8_t hash[STORE_HASH];
 	store_hash(hash, head->hash, entry->value, entry->bytes);
@@ -297,86 +298,6 @@ int store_put_archive(MDB_txn *txn, const struct store_disk *disk, struct store_
 int store_put_archived(MDB_txn *txn, const struct store_disk *disk, const struct store_archived *to)
 {
 	return meta_put(txn, disk->meta, "archived", to, sizeof *to);
-}
-
-/* What a record makes of a page's row. A row of this boot keeps its owner when it is shared, freed
-   or quarantined; where there is none, the record says all that is known. */
-static void row_change(struct store_own *row, bool known, const struct store_record *record,
-		       uint32_t i, uint32_t page_tokens)
-{
-	if (record->kind == STORE_ASSIGN || !known) {
-		row->principal = record->principal;
-		memcpy(row->session, record->session, sizeof row->session);
-		row->tag = record->tag_first + i;
-		row->turn = record->turn;
-		row->position = record->position_first + i * page_tokens;
-	}
-	switch (record->kind) {
-	case STORE_ASSIGN: row->state = STORE_ROW_OWNED; break;
-	case STORE_SHARE: row->state = STORE_ROW_SHARED; break;
-	case STORE_FREE: row->state = STORE_ROW_FREE; break;
-	default: row->state = STORE_ROW_QUARANTINED; break;
-	}
-}
-
-/* The row as it stands, if it is of this boot. An assignment reads it too: a page that has an owner
-   is not given to another. */
-static int row_read(MDB_cursor *own, uint64_t number, const struct store_record *record, uint32_t i,
-		    uint32_t boot, struct store_own *row, bool *known, struct store_conflict *conflict)
-{
-	MDB_val key = {sizeof number, &number}, value;
-	const uint64_t expected = record->tag_first + i;
-	*known = false;
-	int rc = mdb_cursor_get(own, &key, &value, MDB_SET);
-	if (rc != 0)
-		return rc == MDB_NOTFOUND ? 0 : store_code(rc);
-	if (value.mv_size != sizeof *row)
-		return -ERR_INTEGRITY;
-	memcpy(row, value.mv_data, sizeof *row);
-	const bool whole = row->crc == store_crc(number, row);
-	if (whole && row->boot != boot)
-		return 0;
-	const bool held = row->state == STORE_ROW_OWNED || row->state == STORE_ROW_SHARED;
-	*known = whole && record->kind != STORE_ASSIGN;
-	if (whole && (record->kind == STORE_ASSIGN ? !held : row->tag == expected))
-		return 0;
-	if (conflict->count++ == 0) {
-		conflict->page = record->page_first + i;
-		conflict->expected = expected;
-		conflict->found = row->tag;
-	}
-	return 0;
-}
-
-int store_put_rows(MDB_cursor *own, const struct store_record *record, uint32_t boot, uint64_t seq,
-		   uint32_t page_tokens, struct store_conflict *conflict)
-{
-	if (record->kind < STORE_ASSIGN || record->kind > STORE_QUARANTINE)
-		return 0;
-	CHECK(record->place < 256);
-	CHECK(record->group < 256);
-	for (uint32_t i = 0; i < record->page_count; i++) {
-		uint64_t number = (uint64_t)record->place << 56 | (uint64_t)record->group << 48 |
-				  ((uint64_t)record->page_first + i);
-		MDB_val key, value;
-		struct store_own row = {0};
-		bool known;
-		TRY(row_read(own, number, record, i, boot, &row, &known, conflict));
-		if (!known)
-			memset(&row, 0, sizeof row);
-		key = (MDB_val){sizeof number, &number};
-		row_change(&row, known, record, i, page_tokens);
-		row.boot = boot;
-		row.last_seq = seq;
-		row.crc = store_crc(number, &row);
-		if (fault_pass(FAULT_ROW))
-			row.tag ^= 1ull << (i % 48);
-		value = (MDB_val){sizeof row, &row};
-		int rc = mdb_cursor_put(own, &key, &value, 0);
-		if (rc != 0)
-			return store_code(rc);
-	}
-	return 0;
 }
 
 int store_put_head(MDB_txn *txn, const struct store_disk *disk, const struct store_head *head,

@@ -52,6 +52,9 @@ struct store {
 	/* Positions count up for ever. head, whole: the loop's; tail: the writer's. whole is the
 	   position after the last STEP_END. */
 	_Atomic uint64_t head, whole, tail;
+	_Atomic uint64_t wanted; /* somebody waits for what is before it */
+	_Atomic bool gathers;    /* the writer wakes by itself for what nobody waits for */
+	uint64_t paced_ns;       /* the writer's: until when it gathers that */
 	_Atomic uint64_t durable;
 	_Atomic int failed;
 	_Atomic bool waits;    /* the writer waits for space */

@@ -369,27 +369,32 @@ int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_r
 int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t group,
 		     uint64_t page, struct store_row *out)
 {
-	uint64_t number_of = (uint64_t)place << 56 | (uint64_t)group << 48 | page;
-	MDB_val key = {sizeof number_of, &number_of}, value;
-	struct store_own row;
+	const uint64_t number_of = (uint64_t)place << 56 | (uint64_t)group << 48 | page;
+	uint64_t begin = number_of / OWN_PAGES * OWN_PAGES;
+	struct store_own runs[OWN_PAGES];
+	MDB_val key = {sizeof begin, &begin}, value;
+	uint32_t count = 0;
 	TRY(look_begin(reader));
 	const int rc = mdb_get(reader->txn, reader->own, &key, &value);
-	const bool right = rc == 0 && value.mv_size == sizeof row;
-	if (right)
-		memcpy(&row, value.mv_data, sizeof row);
+	if (rc == 0)
+		count = store_own_runs(&value, begin, runs);
 	look_end(reader);
 	if (rc != 0)
 		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
-	if (!right)
-		return -ERR_BAD_FILE;
-	if (row.crc != store_crc(number_of, &row))
-		return -ERR_INTEGRITY;
-	*out = (struct store_row){
-		.boot = row.boot, .principal = row.principal, .turn = row.turn,
-		.position = row.position, .state = row.state, .tag = row.tag, .last_seq = row.last_seq,
-	};
-	memcpy(out->session, row.session, sizeof out->session);
-	return 0;
+	for (uint32_t i = 0; i < count; i++) {
+		const struct store_own *run = &runs[i];
+		const uint64_t at = number_of - begin - run->first; /* of one before it: too large */
+		if (at >= run->count)
+			continue;
+		*out = (struct store_row){
+			.boot = run->boot, .principal = run->principal, .turn = run->turn,
+			.position = run->position + (uint32_t)at * run->span, .state = run->state,
+			.tag = run->tag + at, .last_seq = run->last_seq,
+		};
+		memcpy(out->session, run->session, sizeof out->session);
+		return 0;
+	}
+	return count > 0 ? -ERR_NOT_FOUND : -ERR_INTEGRITY;
 }
 
 /* The anchors beside the entries, both in ascending order. */
@@ -455,8 +460,12 @@ int store_verify_all(const struct store_verify *what, struct store_verified *out
 	TRY(reader_open(what->dir, &r, reason));
 	/* Files that a start would refuse, by their names. */
 	int err = beacon_check(&r->disk, reason);
-	if (err == 0)
+	if (err == 0) {
 		err = vault_check(r->disk.dir, r->disk.uuid, r->walk.flushes, reason);
+		/* Who is to look at the log and not into sessions has a copy without the keys. */
+		out->keyless = err == -ERR_NO_FILE;
+		err = out->keyless ? 0 : err;
+	}
 	if (err == 0)
 		err = segments_check(r->disk.dir, r->disk.uuid, reason);
 	if (err == 0)

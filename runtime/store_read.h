@@ -64,6 +64,7 @@ struct store_verified {
 	uint64_t anchors, signed_right, torn; /* lines; of them with the right signature; that are none */
 	uint32_t boot;
 	bool clean;
+	bool keyless; /* the file `keys` is not there: no session can be read, and no start takes the folder */
 };
 int store_verify_all(const struct store_verify *what, struct store_verified *out, char *reason);
 int store_verify(const char *dir, struct store_verified *out, char *reason); /* without anchors */

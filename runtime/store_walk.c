@@ -201,6 +201,7 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 		return store_refuse(reason, -ERR_UNSUPPORTED,
 			"audit log: data.mdb is of version %u, this program reads version %d; use the program "
 			"that made it, or choose another state folder", schema, STORE_SCHEMA);
+	out->schema = schema;
 	if (rc == 0)
 		rc = meta_get(txn, meta, "uuid", found, sizeof found);
 	if (rc == 0 && memcmp(found, uuid, sizeof found) != 0)
@@ -234,14 +235,29 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 	return rc == 0 ? 0 : refuse_file(reason, "its head does not read", rc);
 }
 
-static bool row_right(const MDB_val *key, const MDB_val *value, uint64_t seq, uint64_t *number)
+/* A value of the owners' table: its runs, and that none speaks of an entry to come. Before STORE_SCHEMA_OWN
+   it was one row of one page. */
+static bool own_right(const MDB_val *key, const MDB_val *value, uint32_t schema, uint64_t seq,
+		      uint64_t *number, uint64_t *rows)
 {
-	struct store_own row;
-	if (key->mv_size != sizeof *number || value->mv_size != sizeof row)
+	struct store_own runs[OWN_PAGES];
+	if (key->mv_size != sizeof *number)
 		return false;
 	memcpy(number, key->mv_data, sizeof *number);
-	memcpy(&row, value->mv_data, sizeof row);
-	return row.crc == store_crc(*number, &row) && row.last_seq <= seq;
+	if (schema < STORE_SCHEMA_OWN) {
+		if (value->mv_size != sizeof runs[0])
+			return false;
+		memcpy(runs, value->mv_data, sizeof runs[0]);
+		++*rows;
+		return runs[0].crc == store_crc(*number, runs) && runs[0].last_seq <= seq;
+	}
+	const uint32_t count = store_own_runs(value, *number, runs);
+	for (uint32_t i = 0; i < count; i++) {
+		*rows += runs[i].count;
+		if (runs[i].last_seq > seq)
+			return false;
+	}
+	return count > 0 && *number % OWN_PAGES == 0;
 }
 
 /* The table and the head as they are by now; the cursor goes to the first row from `number` on. */
@@ -269,7 +285,8 @@ static int walk_own(MDB_txn *txn, bool live, struct store_walk *out, char *reaso
 	MDB_cursor *cursor;
 	MDB_stat stat;
 	MDB_val key, value;
-	uint64_t number, seq = out->head.seq;
+	uint64_t number = 0, seq = out->head.seq;
+	size_t seen = 0;
 	int rc = mdb_dbi_open(txn, "own", MDB_INTEGERKEY, &own);
 	if (rc == 0)
 		rc = mdb_stat(txn, own, &stat);
@@ -279,19 +296,22 @@ static int walk_own(MDB_txn *txn, bool live, struct store_walk *out, char *reaso
 		return refuse_file(reason, "the owners' table does not open", rc);
 	const size_t least = stat.ms_entries; /* rows are never removed */
 	rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST);
-	while (rc == 0 && out->rows < stat.ms_entries && row_right(&key, &value, seq, &number)) {
-		out->rows++;
-		rc = live && out->rows % BREATHE == 0 ?
+	while (rc == 0 && seen < stat.ms_entries &&
+	       own_right(&key, &value, out->schema, seq, &number, &out->rows)) {
+		seen++;
+		rc = live && seen % BREATHE == 0 ?
 			     own_breathe(txn, cursor, number + 1, &key, &value, &stat, &seq) :
 			     mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
 	}
 	mdb_cursor_close(cursor);
-	if (rc == MDB_NOTFOUND && out->rows >= least && out->rows <= stat.ms_entries)
+	if (rc == MDB_NOTFOUND && seen >= least && seen <= stat.ms_entries)
 		return 0;
+	if (rc != 0)
+		return refuse_file(reason, "the owners' table is not whole", rc == MDB_NOTFOUND ? 0 : rc);
 	return store_refuse(reason, -ERR_INTEGRITY,
-			    "audit log: owner row %llu of %llu is damaged; restore the folder from a copy, or "
-			    "move it away to begin a new log", (unsigned long long)out->rows + 1,
-			    (unsigned long long)stat.ms_entries);
+			    "audit log: the owners of page %llu of group %u and those behind it are damaged; restore "
+			    "the folder from a copy, or move it away to begin a new log",
+			    (unsigned long long)(number & 0xffffffffffff), (unsigned)(number >> 48 & 0xff));
 }
 
 static const char *entry_words(int code)

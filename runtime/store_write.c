@@ -15,12 +15,13 @@
 #include "runtime/store_inside.h"
 #include "sched/check.h"
 
-enum { BATCH_BYTES = 256 << 10, FULL_BYTES = 1 << 20, FULL_WAIT_MS = 200, ARCHIVE_AGAIN_S = 30 };
+enum { BATCH_BYTES = 256 << 10, FULL_BYTES = 1 << 20, FULL_WAIT_MS = 200, ARCHIVE_AGAIN_S = 30,
+       PACE_SHARE = 200 };
 
 /* Up to where the writer may take: whole steps, or all when a step is larger than the ring. */
 static uint64_t pending(const struct store *s, uint64_t tail)
 {
-	uint64_t whole = atomic_load_explicit(&s->whole, memory_order_acquire);
+	uint64_t whole = atomic_load(&s->whole);
 	if (whole > tail)
 		return whole;
 	uint64_t head = atomic_load_explicit(&s->head, memory_order_acquire);
@@ -33,6 +34,15 @@ void store_deadline(struct timespec *t, uint64_t ns)
 	t->tv_nsec = (long)(ns % 1000000000);
 }
 
+/* Whether records up to `to` are to be written now; else *next says when. */
+static bool due(const struct store *s, uint64_t tail, uint64_t to, uint64_t gather_ns, uint64_t *next)
+{
+	const bool waited_for = atomic_load(&s->wanted) > tail;
+	*next = waited_for || gather_ns > s->paced_ns ? gather_ns : s->paced_ns;
+	return to - tail >= s->options.commit_records || to - tail > s->mask / 2 ||
+	       store_clock_ns(CLOCK_MONOTONIC) >= *next;
+}
+
 /* Sleeps until there is something to write, or until_ns. *to: up to where to write; tail itself:
    nothing. True: the store is being closed, and *to is the end. */
 static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint64_t *to)
@@ -42,6 +52,8 @@ static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint6
 	bool stop;
 	pthread_mutex_lock(&s->mutex);
 	for (;;) {
+		uint64_t next = until_ns;
+		atomic_store(&s->gathers, false);
 		*to = pending(s, tail);
 		stop = s->stop;
 		if (stop) {
@@ -52,13 +64,16 @@ static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint6
 		if (*to != tail) {
 			if (gather_ns == UINT64_MAX)
 				gather_ns = now + s->options.commit_ms * 1000000ull;
-			if (s->options.commit_ms == 0 || *to - tail >= s->options.commit_records ||
-			    *to - tail == s->mask + 1 || now >= gather_ns)
+			if (due(s, tail, *to, gather_ns, &next))
 				break;
+			atomic_store(&s->gathers, true);
+			/* What was wanted just before is seen by who set it, or here. */
+			if (due(s, tail, *to, gather_ns, &next))
+				break;
+			next = next < until_ns ? next : until_ns;
 		} else if (now >= until_ns) {
 			break;
 		}
-		const uint64_t next = gather_ns < until_ns ? gather_ns : until_ns;
 		store_deadline(&deadline, next);
 		if (next == UINT64_MAX)
 			pthread_cond_wait(&s->wake, &s->mutex);
@@ -77,11 +92,15 @@ void store_announce(const struct store *s)
 	(void)ignored;
 }
 
-static int entry_end(struct store *s, struct batch *b, uint64_t step, unsigned flags)
+static int entry_end(struct store *s, struct batch *b, const struct store_record *end, unsigned flags)
 {
+	if (end != NULL) {
+		s->entry.mono_ns = end->value[0];
+		s->entry.wall_ns = end->value[1];
+	}
 	b->bytes += s->entry.bytes;
 	b->changed = true;
-	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, step, flags);
+	int err = store_entry_put_step(&s->entry, b->txn, &s->disk, &b->head, end ? end->step : 0, flags);
 	store_entry_begin(&s->entry);
 	return err;
 }
@@ -125,7 +144,7 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 		const struct store_record *r = &s->ring[b->at++ & s->mask];
 		if (r->kind == STORE_STEP_END) {
 			if (s->entry.count > 0 || b->open)
-				TRY(entry_end(s, b, r->step, 0));
+				TRY(entry_end(s, b, r, 0));
 			b->open = false;
 			b->step = r->step;
 			if (b->at - from >= s->options.commit_records || b->bytes >= BATCH_BYTES)
@@ -137,14 +156,14 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 			continue;
 		}
 		if (!store_entry_room(&s->entry, 2)) {
-			TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+			TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
 			b->open = true;
 		}
 		store_entry_add(&s->entry, r);
 		TRY(rows_put(s, b, r));
 	}
 	if (s->entry.count > 0) {
-		TRY(entry_end(s, b, 0, STORE_FLAG_PARTIAL));
+		TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
 		b->open = true;
 	}
 	return 0;
@@ -201,6 +220,12 @@ void store_head_take(struct store *s, const struct store_head *head)
 	(void)fault_pass(FAULT_COMMITTED);
 }
 
+static void pace_set(struct store *s, uint64_t cpu_ns)
+{
+	const uint64_t most = s->options.pace_ms * 1000000ull, gather = cpu_ns * PACE_SHARE;
+	s->paced_ns = store_clock_ns(CLOCK_MONOTONIC) + (gather < most ? gather : most);
+}
+
 static int batch_write(struct store *s, struct batch *b, uint64_t to)
 {
 	b->bytes = b->conflicts = 0;
@@ -211,7 +236,9 @@ static int batch_write(struct store *s, struct batch *b, uint64_t to)
 		mdb_txn_abort(b->txn);
 		return err;
 	}
+	const uint64_t cpu = store_clock_ns(CLOCK_THREAD_CPUTIME_ID);
 	TRY(store_batch_commit(s, b, false));
+	pace_set(s, store_clock_ns(CLOCK_THREAD_CPUTIME_ID) - cpu);
 	store_head_take(s, &b->head);
 	if (b->conflicts > 0)
 		atomic_fetch_add(&s->conflicts, b->conflicts);
@@ -272,15 +299,17 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 		if (room_more(s))
 			continue;
 		/* What a batch has no room for is room enough to take old entries out: a map that is full is
-		   emptied so. */
+		   emptied so. On a full disk that moves what was due anyway, and no more (archive_until): a segment
+		   needs room of its own, but may lie on another disk. */
 		if (archive_some(s, b, store_clock_ns(CLOCK_MONOTONIC))) {
 			before = *b;
 			continue;
 		}
-		if (!atomic_exchange(&s->waits, true))
-			store_announce(s);
+		/* Who sees that it waits sees that nothing is to begin. */
 		s->room.disk_full = true;
 		room_look(s);
+		if (!atomic_exchange(&s->waits, true))
+			store_announce(s);
 		struct timespec deadline;
 		pthread_mutex_lock(&s->mutex);
 		const bool stop = s->stop;

@@ -228,7 +228,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	/* And its beginning before the first of its tokens is sent: it can be asked for after a kill. */
 	keep_call_begin(d, call);
 	if (d->store)
-		c->accept_mark = store_mark(d->store);
+		c->accept_mark = store_hurry(d->store);
 }
 
 void turn_restart(struct daemon *d, uint32_t call)
@@ -623,7 +623,7 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 	if (!refused)
 		keep_session(d, c->session);
 	if (end.durable)
-		c->hold_mark = store_mark(d->store) + 1;
+		c->hold_mark = store_hurry(d->store) + 1;
 	turn_form_drop(c);
 	session_rest(d, c->session);
 	call_end(d, call, &end);

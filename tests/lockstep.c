@@ -112,7 +112,7 @@ void lockstep_end(bool killed)
 
 void lockstep_log(struct store *store)
 {
-	const uint64_t mark = store_mark(store);
+	const uint64_t mark = store_hurry(store);
 	if (store_settled(store) >= mark)
 		return;
 	gate_set(true, false);

@@ -78,6 +78,7 @@ static inline struct store_options dir_options(void)
 	o.map_bytes = 256 << 20;
 	o.ring_records = 1024;
 	o.headroom_bytes = 256 << 10;
+	o.pace_ms = 0;
 	return o;
 }
 

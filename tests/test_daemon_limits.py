@@ -273,6 +273,15 @@ def config_file(wire):
             file.write(line + "\n")
         p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--config", path], capture_output=True, text=True)
         assert p.returncode == 2 and ":1:" in p.stderr and word in p.stderr, p
+    # Times that would keep everything from beginning are refused with their numbers.
+    for given, numbers in ((("--audit-stall-ms", "150", "--audit-commit-ms", "150"), ("150", "150 ms")),
+                           (("--audit-stall-ms", "200", "--audit-pace-ms", "250"), ("200", "250 ms")),
+                           (("--audit-stall-ms", "500", "--audit-abort-ms", "400"), ("400", "500"))):
+        p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", *given], capture_output=True, text=True)
+        assert p.returncode == 2 and all(n in p.stderr for n in numbers) and p.stderr.count("\n") == 1, p
+    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--audit-stall-ms", "101", "--audit-abort-ms", "0"],
+                       capture_output=True, text=True)
+    assert p.returncode == 0, p
 
 
 def drain_deadline(wire):

@@ -12,7 +12,7 @@ import time
 
 import ar1
 from ar1 import END, WINDOW, Refused, Reply, Tap, Wire
-from daemon_rig import Subscriber, ask, audit, await_message, begin, left_clean, more_of_it, resume, until, words
+from daemon_rig import Subscriber, ask, audit, await_message, begin, left_clean, more_of_it, resume, unsanitary, until, words
 
 tap = Tap()
 OPTIONS = ("--template", "smollm2", "--kv-memory", "1200000", "--chunk", "64", "--batch-rows", "96", "--stream-bytes", "1024")
@@ -142,6 +142,42 @@ def stalled():
     shutil.rmtree(folder)
 
 
+def stuck():
+    """It does not come back: the daemon says so where it can, and ends; nothing that was answered is lost."""
+    folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    state = f"{folder}/state"
+    daemon = begin(None, *OPTIONS, "--state", state, "--audit-stall-ms", "300", "--audit-abort-ms", "1200", "--inject",
+                   "commit@12=wait:600000")
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    right = wire.turn(session, GIVEN, max_tokens=20, ignore_end=True)
+    known, began = {session}, time.time()
+    while "does not answer" not in daemon.words():
+        assert time.time() - began < 60 * ar1.SLOW
+        channel = wire.begin("session.open", {"template": "none"})
+        try:
+            known.add(wire.finish(channel, timeout=0.2 * ar1.SLOW).end["sess"])
+        except (TimeoutError, KeyError, Refused):
+            pass
+    # Nobody asks anything any more: it ends by itself.
+    assert daemon.process.wait(30 * ar1.SLOW) == -signal.SIGABRT
+    said = daemon.words()
+    assert "does not answer: nothing new begins" in said and "--audit-abort-ms): the process ends" in said, said
+    daemon.log.close()
+    unsanitary(said)
+    daemon = begin(daemon.home, *OPTIONS, "--state", state)
+    assert "ended with a last word" in daemon.words()
+    wire = Wire(daemon.endpoint)
+    assert {s["sess"] for s in wire.call("session.list").end["r"]} >= known
+    again = wire.ok("session.show", sess=session)["r"]
+    assert again["history"] == right.usage["history"] and again["turn"] == 1
+    left_clean(daemon)
+    last = [line for line in audit(state, "incidents") if line["kind"] == "incident"]
+    assert [(line["reason"], line["place"]) for line in last] == [("beacon", 7)], last
+    assert last[0]["value"][1] >= 1200 and audit(state, "verify")[0]["ok"]
+    shutil.rmtree(folder)
+
+
 COPY = """
 import ctypes.util, sys
 lmdb, env = ctypes.CDLL(ctypes.util.find_library("lmdb")), ctypes.c_void_p()
@@ -196,5 +232,6 @@ def put_back():
 
 tap.run("a machine that stands still: leases, deadlines and detach times end once, streams go on", paused)
 tap.run("a disk that does not answer: what runs goes on, nothing new begins, and all comes when it does", stalled)
+tap.run("a disk that never answers: the process ends with a last word, and nothing answered is lost", stuck)
 tap.run("a copy made under load is put back: the same chain up to there, and the sessions go on", put_back)
 raise SystemExit(tap.done())

@@ -292,6 +292,50 @@ static void gather(void)
 	EXPECT_EQ(v.entries, 6);
 }
 
+/* ms that so many steps take until they are durable, one after the other. */
+static uint64_t steps_ms(struct store *s, uint64_t *step, bool hurry)
+{
+	const uint64_t begun = store_clock_ns(CLOCK_MONOTONIC);
+	for (unsigned i = 0; i < 10; i++) {
+		EXPECT_EQ(push_step(s, ++*step), 0);
+		if (hurry)
+			store_hurry(s);
+		EXPECT(durable_wait(s, *step));
+	}
+	return (store_clock_ns(CLOCK_MONOTONIC) - begun) / 1000000;
+}
+
+/* A commit that took much is followed by none for a while, but for what somebody waits for, or much. */
+static void pace(void)
+{
+	struct store *s;
+	struct store_options o = dir_options();
+	uint64_t step = 0, lazy = 0, prompt = 0;
+	o.pace_ms = 1000;
+	o.commit_records = 512;
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	/* On a busy machine one of the three will do. */
+	for (unsigned k = 0; k < 3 && lazy <= 3 * prompt; k++) {
+		lazy = steps_ms(s, &step, false);
+		prompt = steps_ms(s, &step, true);
+	}
+	printf("# ten steps that nobody waits for: %u ms; that somebody does: %u\n", (unsigned)lazy,
+	       (unsigned)prompt);
+	EXPECT(lazy > 3 * prompt && lazy < 10000);
+	/* What is asked for before its step is closed is wanted all the same. */
+	struct store_record r = {.kind = STORE_CONFIG}, end = step_end(++step);
+	REQUIRE(push_wait(s, &r) == 0);
+	const uint64_t mark = store_hurry(s);
+	REQUIRE(push_wait(s, &end) == 0);
+	EXPECT(durable_wait(s, step));
+	EXPECT(store_settled(s) > mark);
+	EXPECT_EQ(push_step(s, ++step), 0);
+	EXPECT_EQ(store_close(&s), 0);
+	struct store_verified v;
+	REQUIRE(dir_sound(&v));
+	EXPECT_EQ(v.entries, step + 2);
+}
+
 static void idle(void)
 {
 	struct store *s;
@@ -533,6 +577,7 @@ int main(int argc, char **argv)
 	dir_run(large_step, "a step larger than the ring is one step in parts; an empty one is none");
 	dir_run(ring_full, "a full ring refuses, and nothing is lost or moved");
 	dir_run(gather, "a time to gather holds commits back until enough waits");
+	dir_run(pace, "what nobody waits for is gathered, what somebody waits for is not");
 	dir_run(idle, "an idle store uses no processor");
 	dir_run(clock_jumps, "a clock that jumps: what lies between two times is found");
 	dir_run(second, "a second opener is refused, in this process and in another");

@@ -13,7 +13,7 @@
 #include "runtime/store_archive.h"
 #include "tests/store_dir.h"
 
-enum { LOGS = 2, STEPS = 80, HISTORY = 20, SEGMENT = 16, PATH_MAX_ = 600 };
+enum { LOGS = 2, STEPS = 80, HISTORY = 20, SEGMENT = 16, PATH_MAX_ = 600, OWNED_MAX = 128 };
 static struct log {
 	char dir[256], second[300], uuid[2 * STORE_UUID + 1];
 } logs[LOGS];
@@ -198,7 +198,45 @@ static void anchors_bare(void)
 	drop();
 }
 
-static bool schema_is(const char *dir, uint32_t set, uint32_t *found)
+/* The owners as a version before had them: a value for each page, without a word of runs. */
+static bool owners_of_before(MDB_txn *txn, bool wrong)
+{
+	static struct store_own rows[OWNED_MAX];
+	static uint64_t number[OWNED_MAX];
+	struct store_own runs[OWN_PAGES];
+	MDB_cursor *cursor;
+	MDB_dbi own;
+	MDB_val key, value;
+	uint32_t count = 0;
+	if (mdb_dbi_open(txn, "own", MDB_INTEGERKEY, &own) != 0 || mdb_cursor_open(txn, own, &cursor) != 0)
+		return false;
+	while (mdb_cursor_get(cursor, &key, &value, MDB_NEXT) == 0) {
+		uint64_t begin;
+		memcpy(&begin, key.mv_data, sizeof begin);
+		const uint32_t n = store_own_runs(&value, begin, runs);
+		for (uint32_t i = 0; i < n; i++)
+			for (uint16_t k = 0; k < runs[i].count && count < OWNED_MAX; k++) {
+				struct store_own *row = &rows[count];
+				*row = runs[i];
+				row->tag += k;
+				row->position += k * row->span;
+				number[count++] = begin + runs[i].first + k;
+				row->span = row->first = row->count = 0;
+				row->crc = store_crc(number[count - 1], row);
+			}
+	}
+	mdb_cursor_close(cursor);
+	bool right = count > 60 && mdb_drop(txn, own, 0) == 0;
+	rows[count / 2].tag ^= wrong;
+	for (uint32_t i = 0; right && i < count; i++) {
+		key = (MDB_val){sizeof number[i], &number[i]};
+		value = (MDB_val){sizeof rows[i], &rows[i]};
+		right = mdb_put(txn, own, &key, &value, 0) == 0;
+	}
+	return right;
+}
+
+static bool schema_is(const char *dir, uint32_t set, bool wrong, uint32_t *found)
 {
 	MDB_env *env;
 	MDB_txn *txn;
@@ -212,10 +250,16 @@ static bool schema_is(const char *dir, uint32_t set, uint32_t *found)
 		memcpy(found, value.mv_data, sizeof *found);
 	value = (MDB_val){sizeof set, &set};
 	if (right && set != 0)
-		right = mdb_put(txn, meta, &key, &value, 0) == 0;
+		right = mdb_put(txn, meta, &key, &value, 0) == 0 && owners_of_before(txn, wrong);
 	right = right && mdb_txn_commit(txn) == 0;
 	mdb_env_close(env);
 	return right;
+}
+
+static uint64_t owners(const struct log *l)
+{
+	struct store_verified v;
+	return store_verify(l->dir, &v, store_reason) == 0 ? v.rows : UINT64_MAX;
 }
 
 static bool uuid_version(const char *path, char set, char *found)
@@ -239,10 +283,11 @@ static void brought_forward(void)
 	REQUIRE(both());
 	file_of(uuid, &logs[0], "uuid");
 	file_of(beacon, &logs[0], "beacon");
-	REQUIRE(uuid_version(uuid, '2', &said) && said == '3');
-	REQUIRE(schema_is(logs[0].dir, 2, &schema) && schema == 3);
+	REQUIRE(uuid_version(uuid, '2', &said) && said == '4');
+	REQUIRE(schema_is(logs[0].dir, 2, false, &schema) && schema == 4);
 	REQUIRE(truncate(beacon, BEACON_SLOTS * 4096) == 0);
 	EXPECT_EQ(verified(&logs[0]), 0);
+	EXPECT_EQ(owners(&logs[0]), 67);
 	/* Cut off in between, it is taken up again. */
 	const struct fault fault = {.point = FAULT_CREATED, .at = 1, .code = EIO};
 	fault_set(&fault, 1);
@@ -251,9 +296,42 @@ static void brought_forward(void)
 	EXPECT(uuid_version(uuid, 0, &said) && said == '2');
 	EXPECT_EQ(started(&logs[0], &heard), 0);
 	EXPECT_EQ(heard, 1);
-	EXPECT(uuid_version(uuid, 0, &said) && said == '3');
-	EXPECT(schema_is(logs[0].dir, 0, &schema) && schema == 3);
+	EXPECT(uuid_version(uuid, 0, &said) && said == '4');
+	EXPECT(schema_is(logs[0].dir, 0, false, &schema) && schema == 4);
 	EXPECT_EQ(verified(&logs[0]), 0);
+	/* Owners of before were void, and those of now are as they are now. */
+	EXPECT_EQ(owners(&logs[0]), 0);
+	struct store *s;
+	const struct store_options o = options(&logs[0]);
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	EXPECT_EQ(push_step(s, 3), 0);
+	EXPECT_EQ(store_close(&s), 0);
+	EXPECT_EQ(owners(&logs[0]), 4);
+	drop();
+}
+
+/* What would be brought forward must be whole. */
+static void forward_not(void)
+{
+	char uuid[PATH_MAX_], said;
+	uint32_t schema;
+	unsigned heard;
+	REQUIRE(both());
+	file_of(uuid, &logs[0], "uuid");
+	REQUIRE(uuid_version(uuid, '3', &said) && schema_is(logs[0].dir, 3, true, &schema));
+	for (unsigned i = 0; i < 2; i++) {
+		EXPECT_EQ(i ? started(&logs[0], &heard) : verified(&logs[0]), -ERR_INTEGRITY);
+		EXPECT(dir_says("the owners of page"));
+	}
+	EXPECT(schema_is(logs[0].dir, 0, false, &schema) && schema == 3);
+	drop();
+}
+
+static void words_whose(void)
+{
+	char beacon[PATH_MAX_];
+	unsigned heard;
+	REQUIRE(both());
 	/* A file of words that does not say whose it is is one of a version before; now it is not ours. */
 	file_of(beacon, &logs[1], "beacon");
 	REQUIRE(truncate(beacon, BEACON_SLOTS * 4096) == 0);
@@ -295,10 +373,16 @@ static void older(void)
 	unlink(keys);
 	EXPECT_EQ(started(l, &heard), -ERR_NO_FILE);
 	EXPECT(dir_says("'keys' cannot be used"));
-	EXPECT_EQ(verified(l), -ERR_NO_FILE);
+	/* Chain, owners and anchors are verified without them, and it is said. */
+	struct store_verified v;
+	const struct store_verify what = {.dir = l->dir, .anchor_dir = l->second};
+	EXPECT_EQ(store_verify_all(&what, &v, store_reason), 0);
+	EXPECT(v.keyless && v.anchored > 0 && v.entries > STEPS && v.rows > 0);
 	EXPECT(access(keys, F_OK) != 0); /* nothing is made anew */
 	snprintf(command, sizeof command, "mv '%s.new' '%s'", keys, keys);
 	EXPECT(system(command) == 0);
+	EXPECT_EQ(store_verify_all(&what, &v, store_reason), 0);
+	EXPECT(!v.keyless);
 	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
 	EXPECT_EQ(store_kept(s, TABLE_TURN, &key, &value, &bytes), 0);
 	EXPECT_EQ(value, 3);
@@ -321,5 +405,7 @@ int main(void)
 	in_dir(anchors_bare, "anchors of another log that do not say whose they are: their hashes tell");
 	in_dir(older, "keys of an older state, and none");
 	in_dir(brought_forward, "a log of the version before is brought forward, cut off or not");
+	in_dir(forward_not, "... unless it is damaged");
+	in_dir(words_whose, "last words that do not say of which log they are");
 	return tap_done();
 }

@@ -9,6 +9,7 @@
 #define forward_device_find forward_device_find_bare
 #define forward_device_look forward_device_look_bare
 #define forward_windowed forward_windowed_bare
+#define forward_window_layers forward_window_layers_bare
 #define forward_needs forward_needs_bare
 #define forward_open forward_open_bare
 #define forward_close forward_close_bare
