@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/fp8.h"
 #include "kernels/quant.h"
@@ -473,6 +474,14 @@ static void pages_move(void)
 	both_close();
 }
 
+/* This thread's CPU time. */
+static uint64_t own_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Digests of pages of noise, many at once, in two groups of unlike depth, of every number of positions. */
 static void digests(void)
 {
@@ -509,6 +518,8 @@ static void digests(void)
 			}
 			memcpy(b, a, sizeof b);
 			EXPECT(cpu.ops->page_digests(cpu.device, a, count) == 0);
+			hook_counts();
+			const uint64_t from = own_ns();
 			for (int order = 0; order < SEEDS; order++) {
 				hook_seed(seeds[order]);
 				EXPECT(gpu.ops->page_digests(gpu.device, b, count) == 0);
@@ -516,6 +527,11 @@ static void digests(void)
 					printf("# shape %u kv %d\n", i, kv);
 				memset(b[0].digest, 0, sizeof b[0].digest);
 			}
+			const struct hook_counts done = hook_counts();
+			if (count > 64 && hook_emulated())
+				printf("# %u digests: %.1f us of the host's, %u launches and %u waits\n", count,
+				       (double)(own_ns() - from - done.gpu_ns) / 1e3 / SEEDS,
+				       done.launches / SEEDS, done.waits / SEEDS);
 			b[1].tokens = p.page_tokens + 1;
 			EXPECT_EQ(gpu.ops->page_digests(gpu.device, b, 2), -ERR_OUT_OF_RANGE);
 			b[1] = (struct ops_digest){.group = 2};
