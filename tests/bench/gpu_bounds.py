@@ -36,7 +36,6 @@ def bounds():
     row("2048 given tokens, bf16", 2 * given, given * 2048, TENSOR["bf16"])
     for kv, size in KV_BYTES.items():
         row(f"attention, {kv}, 1000 positions", 1000 * size, 0, 1)
-    row("sampling, 33 passes over the logits", 33 * 4 * VOCABULARY, 0, 1)
     print(f"| launches of a step, {LAUNCHES} | | | {ms(LAUNCHES * LAUNCH)} | {ms(LAUNCHES * LAUNCH)} |")
 
 
