@@ -2,8 +2,8 @@
  * A stand-in for NCCL, as kernels/cuda/nccl.cu loads it: the same few functions, on the emulated stream,
  * for rank 0 of two; what comes of rank 1 is zeros, and it can only wait. FAKE_NCCL says what is wrong with
  * it: old, refuse (to start), missing (a rank: the start never ends), slow (it takes a while, and so does
- * each gather), fail (each gather fails in the background), hang (each gather's kernel waits for ever), ends late,
- * never or badly.
+ * each gather), fail (each gather fails in the background), hang (each gather's kernel waits for ever),
+ * ends late, never or badly.
  */
 #include <stdlib.h>
 #include <string.h>

@@ -248,8 +248,8 @@ static void hearts(void)
 		heart("gemma3", 4, KV_FP8);
 }
 
-/* A list of any length: each digest is what the page's alone is. One that is refused, of the third message, is
-   behind what was done everywhere. */
+/* A list of any length: each digest is what the page's alone is. One that is refused, of the third
+   message, is behind what was done everywhere. */
 static void digests(const struct ops *ops, struct device *d)
 {
 	enum { LIST = 75 }; /* more than two messages' */

@@ -214,7 +214,8 @@ TINY_CASES = [{"name": "a", "tokens": GIVEN[0], "generate": 16}, {"name": "b", "
 def launched():
     """The same bits as from ranks of one start: the sums have one order however they travel."""
     started = subprocess.run(logits_of(TINY, TINY_CASES, 4), stdout=subprocess.PIPE, text=True, check=True).stdout
-    for names in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
+    for names in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                  ("SLURM_PROCID", "SLURM_NTASKS")):
         processes = launch(logits_of(TINY, TINY_CASES, 4), 4, names)
         results = {rank: p.communicate(timeout=60 * ar1.SLOW) for rank, p in processes.items()}
         assert [processes[r].returncode for r in range(4)] == [0, 0, 0, 0], results

@@ -196,9 +196,9 @@ __device__ static inline unsigned pair_mask(uint32_t token, uint32_t low, uint32
 	       (token + 1 >= low && token + 1 < high ? 0xffff0000u : 0);
 }
 
-/* Where a head has one or two groups of scales, a partition's weights are multiplied with V's and rounded once,
-   for all warps: the weights of positions 2i and 2i+1 become the pair for the first 64 places of the head,
-   and that for the next. */
+/* Where a head has one or two groups of scales, a partition's weights are multiplied with V's and rounded
+   once, for all warps: the weights of positions 2i and 2i+1 become the pair for the first 64 places of the
+   head, and that for the next. */
 template <int MT> __device__ static inline bool packed()
 {
 	return MT <= 2;
