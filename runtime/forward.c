@@ -20,8 +20,8 @@
 
 /* Biases of a sampled row that a batch has room for. */
 enum { FORWARD_BIAS_MAX = 1024 };
-/* Of the page bytes and their digests; raised when either changes, so that kept pages are void. */
-enum { FORWARD_LAYOUT = 2 };
+/* Of the page bytes, what is computed from them, and digests; raised when either changes, so that kept pages are void. */
+enum { FORWARD_LAYOUT = 3 };
 
 struct forward {
 	const struct model *model;

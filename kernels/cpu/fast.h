@@ -22,6 +22,7 @@ void fast_rows_init_avx2(struct leaf *leaf);
 void fast_rows_init_avx512(struct leaf *leaf);
 void fast_attend_init_avx2(struct leaf *leaf);
 void fast_attend_init_avx512(struct leaf *leaf); /* needs VBMI */
+void fast_amx_attend_init(struct leaf *leaf);    /* the same bits with AMX's bf16 */
 
 /* Matmuls of five and six bits, tables and K blocks; of AVX-512 only with VNNI. */
 void fast_wide_init_avx2(struct leaf *leaf, int vnni);

@@ -5,12 +5,13 @@
  *  score: one sum over the values in ascending order (per group of a scale, times the scale);
  *  sum of weights: 16 lanes by position modulo 16, then the tree of the f32 dot;
  *  values: one sum over the query's positions in ascending order, none outside its range touched.
+ * With AVX-512 FP8 is summed in pairs instead (cpu.h, fast_pairs.h), many rows by AMX where it is.
  */
 #include <math.h>
 #include <string.h>
 
 #ifdef FAST_AVX512
-#include "kernels/cpu/fast_few.h"
+#include "kernels/cpu/fast_amx_attend.h"
 #endif
 #include "kernels/cpu/fast_pages.h"
 #include "kernels/cpu/ref.h"
@@ -33,6 +34,10 @@ struct work {
 	uint32_t row, rows;       /* of the job's rows */
 	uint32_t low, high;       /* positions that any of them sees */
 	uint32_t groups, values;  /* of a scale */
+	int pairs, tiles;         /* sums in pairs of bf16; by AMX, if it pays */
+	const float *q;           /* of the block's first row: the job's, or rounded */
+	size_t q_row_stride;
+	float *rounded;
 	float *tokens;            /* K or V of a chunk */
 	float *scales;            /* [group][CHUNK_TOKENS] */
 	float *weights;           /* [4][CHUNK_TOKENS]: weights times V's scale */
@@ -140,8 +145,16 @@ static void scores(const struct work *w)
 			const float *q[4];
 
 			for (uint32_t u = 0; u < n; u++)
-				q[u] = j->q + (w->row + (i + u) / j->heads) * j->q_row_stride +
+				q[u] = w->q + (i + u) / j->heads * w->q_row_stride +
 				       (size_t)((i + u) % j->heads) * j->head;
+#ifdef FAST_AVX512
+			if (w->pairs) {
+				pair_score[n](w->tokens + first, w->scales + first, q, w->groups, w->values,
+					      (end - first + 15) & ~15u,
+					      w->scores + (size_t)i * OPS_PARTITION + at + first);
+				continue;
+			}
+#endif
 			some[n](w, q, first, end, w->scores + (size_t)i * OPS_PARTITION + at + first);
 		}
 	}
@@ -250,10 +263,22 @@ static void values_row(const struct work *w, uint32_t row, uint32_t at, uint32_t
 
 		for (uint32_t g = 0; g < w->groups; g++) {
 			for (uint32_t i = 0; i < n; i++)
-				for (uint32_t u = t & ~15u; u < end; u += 16)
-					v16_store(w->weights + i * CHUNK_TOKENS + u,
-						  v16_mul(v16_load(s + i * OPS_PARTITION + u),
-							  v16_load(w->scales + g * CHUNK_TOKENS + u)));
+				for (uint32_t u = t & ~15u; u < end; u += 16) {
+					struct v16 x = v16_mul(v16_load(s + i * OPS_PARTITION + u),
+							       v16_load(w->scales + g * CHUNK_TOKENS + u));
+#ifdef FAST_AVX512
+					if (w->pairs)
+						x = v16_rounded(x);
+#endif
+					v16_store(w->weights + i * CHUNK_TOKENS + u, x);
+				}
+#ifdef FAST_AVX512
+			if (w->pairs) {
+				pair_value[n](w->tokens + g * w->values, w->weights, t, end, j->head, w->values,
+					      sum + g * w->values);
+				continue;
+			}
+#endif
 			some[n](w->tokens + g * w->values, w->weights, t, end, j->head, w->values,
 				sum + g * w->values);
 		}
@@ -294,9 +319,9 @@ static void few_scores_all(const struct work *w)
 		const float *q[FEW_QUERIES];
 
 		for (uint32_t u = 0; u < n; u++)
-			q[u] = j->q + w->row * j->q_row_stride + (size_t)(h + u) * j->head;
-		few_score[j->kv][n](j, q, w->low & ~15u, w->high, w->groups,
-				    w->scores + (size_t)h * OPS_PARTITION);
+			q[u] = w->q + (size_t)(h + u) * j->head;
+		(w->pairs ? few_pair_score[n] : few_score[j->kv - KV_INT8][n])(
+			j, q, w->low & ~15u, w->high, w->groups, w->scores + (size_t)h * OPS_PARTITION);
 	}
 }
 
@@ -319,6 +344,12 @@ static void few_values_all(const struct work *w)
 	uint32_t first = w->low;
 
 	memset(w->sums, 0, sizeof(float) * j->heads * j->head);
+	for (uint32_t h = 0; w->pairs && h < j->heads; h += FEW_QUERIES)
+		few_pair_value[j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES](
+			j, w->scores + (size_t)h * OPS_PARTITION, first, w->high, w->groups,
+			w->sums + (size_t)h * j->head);
+	if (w->pairs)
+		return;
 	if (first % 16) {
 		const uint32_t next = (first + 15) & ~15u;
 
@@ -326,7 +357,7 @@ static void few_values_all(const struct work *w)
 		first = next;
 	}
 	for (uint32_t h = 0; first < end && h < j->heads; h += FEW_QUERIES)
-		few_value[j->kv][j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES](
+		few_value[j->kv - KV_INT8][j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES](
 			j, w->scores + (size_t)h * OPS_PARTITION, first, end, w->groups,
 			w->sums + (size_t)h * j->head);
 	if (first < w->high && end < w->high)
@@ -356,6 +387,85 @@ static void work_values(const struct work *w)
 	values(w);
 }
 
+/* Scores to weights, and each query's maximum and sum. */
+static void work_weigh(const struct work *w)
+{
+	const struct attend_job *j = w->job;
+
+	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
+		const uint32_t row = w->row + i / j->heads, at = w->row * j->heads + i;
+
+		j->m[at] = -INFINITY;
+		j->l[at] = 0.0f;
+		if (j->from[row] < j->to[row])
+			weigh(w->scores + (size_t)i * OPS_PARTITION, j->from[row], j->to[row], j->softcap,
+			      &j->m[at], &j->l[at]);
+	}
+}
+
+static void work_out(const struct work *w)
+{
+	const struct attend_job *j = w->job;
+
+	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
+		const float *sum = w->sums + (size_t)i * j->head;
+		float *o = j->o + ((size_t)w->row * j->heads + i) * j->head;
+
+		for (uint32_t v = 0; v < j->head; v += 32) {
+#ifdef FAST_AVX512
+			/* In both registers four lanes are four values, of every other four. */
+			const __m512 a = _mm512_loadu_ps(sum + v), b = _mm512_loadu_ps(sum + v + 16);
+			const __m512 x = _mm512_shuffle_f32x4(a, b, 0x44), y = _mm512_shuffle_f32x4(a, b, 0xee);
+
+			_mm512_storeu_ps(o + v, _mm512_shuffle_f32x4(x, x, 0xd8));
+			_mm512_storeu_ps(o + v + 16, _mm512_shuffle_f32x4(y, y, 0xd8));
+#else
+			for (uint32_t k = v; k < v + 32; k += 4)
+				_mm_storeu_ps(o + page_value(k / 16, k % 16), _mm_loadu_ps(sum + k));
+#endif
+		}
+	}
+}
+
+#ifdef FAST_AVX512
+/* The block's queries, rounded. */
+static void queries_round(struct work *w)
+{
+	const struct attend_job *j = w->job;
+	const uint32_t n = j->heads * j->head;
+
+	for (uint32_t r = 0; r < w->rows; r++)
+		for (uint32_t i = 0; i < n; i += 16)
+			v16_store(w->rounded + (size_t)r * n + i,
+				  v16_rounded(v16_load(w->q + r * w->q_row_stride + i)));
+	w->q = w->rounded;
+	w->q_row_stride = n;
+}
+
+/* The block by AMX; 0 if there is something that it cannot do, and nothing of the block is done. */
+static int block_tiles(const struct work *w)
+{
+	const struct attend_job *j = w->job;
+	struct work rows = *w;
+	/* The scratch of the way on registers is free: only the rounded queries are kept. */
+	struct amx_work a = { .job = j, .row = w->row, .count = w->rows * j->heads,
+			      .low = w->low, .high = w->high, .groups = w->groups, .values = w->values, .q = w->q };
+
+	amx_work_place(&a, w->tokens);
+	amx_attend_configure();
+	amx_scores(&a);
+	rows.scores = a.scores;
+	rows.sums = a.sums;
+	work_weigh(&rows);
+	const int good = amx_values(&a);
+
+	AMX_RELEASE();
+	if (good)
+		work_out(&rows);
+	return good;
+}
+#endif
+
 static void block(struct work *w)
 {
 	const struct attend_job *j = w->job;
@@ -368,32 +478,25 @@ static void block(struct work *w)
 			w->high = j->to[r] > w->high ? j->to[r] : w->high;
 		}
 	}
+	w->q = j->q + w->row * j->q_row_stride;
+	w->q_row_stride = j->q_row_stride;
+#ifdef FAST_AVX512
+	if (w->pairs)
+		queries_round(w);
+	if (w->tiles && w->rows > 1 && w->high && block_tiles(w))
+		return;
+#endif
 	if (w->high)
 		work_scores(w);
-	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
-		const uint32_t row = w->row + i / j->heads, at = w->row * j->heads + i;
-
-		j->m[at] = -INFINITY;
-		j->l[at] = 0.0f;
-		if (j->from[row] < j->to[row])
-			weigh(w->scores + (size_t)i * OPS_PARTITION, j->from[row], j->to[row], j->softcap,
-			      &j->m[at], &j->l[at]);
-	}
+	work_weigh(w);
 	if (w->high)
 		work_values(w);
 	else
 		memset(w->sums, 0, sizeof(float) * w->rows * j->heads * j->head);
-	for (uint32_t i = 0; i < w->rows * j->heads; i++) {
-		const float *sum = w->sums + (size_t)i * j->head;
-		float *o = j->o + ((size_t)w->row * j->heads + i) * j->head;
-
-		/* Four lanes are four values. */
-		for (uint32_t v = 0; v < j->head; v += 4)
-			_mm_storeu_ps(o + page_value(v / 16, v % 16), _mm_loadu_ps(sum + v));
-	}
+	work_out(w);
 }
 
-static void attend(const struct attend_job *j)
+INLINE void attend_with(const struct attend_job *j, const int tiles)
 {
 	const int scaled = j->kv == KV_FP8 || j->kv == KV_INT8;
 	const uint32_t fit = j->heads < QUERIES ? QUERIES / j->heads : 1;
@@ -401,11 +504,18 @@ static void attend(const struct attend_job *j)
 	const uint32_t groups = scaled ? kv_group_count(j->head) : 1;
 	struct work w = { .job = j, .groups = groups, .values = j->head / groups };
 
-	if (j->head % 32) { /* no model that is known has it */
+	if (j->head % 32 || w.values % 32) { /* no model that is known has it */
 		ref_attend(j);
 		return;
 	}
-	w.tokens = j->scratch;
+#ifdef FAST_AVX512
+	w.pairs = j->kv == KV_FP8;
+	w.tiles = tiles && w.pairs;
+#else
+	(void)tiles;
+#endif
+	w.rounded = j->scratch;
+	w.tokens = w.rounded + (w.pairs ? (size_t)block_rows * j->heads * j->head : 0);
 	w.scales = w.tokens + (size_t)CHUNK_TOKENS * j->head;
 	w.weights = w.scales + CHUNK_TOKENS * groups;
 	w.scores = w.weights + 4 * CHUNK_TOKENS;
@@ -415,6 +525,23 @@ static void attend(const struct attend_job *j)
 		block(&w);
 	}
 }
+
+static void attend(const struct attend_job *j)
+{
+	attend_with(j, 0);
+}
+
+#ifdef FAST_AVX512
+static void attend_tiles(const struct attend_job *j)
+{
+	attend_with(j, 1);
+}
+
+void fast_amx_attend_init(struct leaf *leaf)
+{
+	leaf->attend = attend_tiles;
+}
+#endif
 
 void FAST(fast_attend_init)(struct leaf *leaf)
 {

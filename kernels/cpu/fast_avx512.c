@@ -162,6 +162,8 @@ void fast_init_avx512(struct leaf *leaf, unsigned have)
 	fast_rows_init_avx512(leaf);
 	if (have & FAST_VBMI)
 		fast_attend_init_avx512(leaf);
+	if (have & FAST_VBMI && have & FAST_AMX_BF16)
+		fast_amx_attend_init(leaf);
 	if (have & FAST_VNNI) {
 		fast_plain_avx512(leaf);
 		if (have & FAST_AMX)

@@ -7,11 +7,6 @@
 #include "kernels/cpu/fast_v16.h"
 #include "kernels/cpu/math.h"
 
-static struct v16 absolute(struct v16 x)
-{
-	return n16_float(n16_and(v16_bits(x), n16_set(0x7fffffff)));
-}
-
 static void norm(const float *x, const float *w, uint32_t n, float epsilon, float *out)
 {
 	const uint32_t whole = n & ~15u;
@@ -39,7 +34,7 @@ static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s)
 	for (uint32_t b = 0; b < n / ACT_BLOCK; b++, x += ACT_BLOCK, q += ACT_BLOCK) {
 		const struct v16 x0 = v16_load(x), x1 = v16_load(x + 16);
 		/* Of a NaN the second operand wins, so that it counts as 0. */
-		const struct v16 most = v16_max(absolute(x0), v16_max(absolute(x1), v16_set(0.0f)));
+		const struct v16 most = v16_max(v16_absolute(x0), v16_max(v16_absolute(x1), v16_set(0.0f)));
 		float da = v16_largest(most) / 127.0f, inverse = 1.0f / da;
 
 		if (!(inverse <= 3.402823466e38f)) {
@@ -87,22 +82,10 @@ static void quantise_row(const float *x, uint32_t n, int8_t *q, float *d, float 
 	*s = (float)sum;
 }
 
-/* Sixteen as bf16_normal has it, in the low halves of the lanes. No comparison with a NaN is true. */
-INLINE struct n16 round_16(struct v16 x)
-{
-	const struct n16 u = v16_bits(x), odd = n16_and(n16_right(u, 16), n16_set(1));
-	const struct n16 up = n16_and(n16_add(u, n16_add(odd, n16_set(0x7fff))), n16_set((int32_t)0xffff0000));
-	const struct v16 nan = n16_float(n16_or(u, n16_set(0x400000)));
-	const struct v16 y = v16_if_less(absolute(x), v16_set(INFINITY), n16_float(up),
-					 v16_if_less(v16_set(0.0f), absolute(x), x, nan));
-
-	return n16_right(v16_bits(v16_if_less(absolute(y), v16_set(BF16_LEAST), v16_set(0.0f), y)), 16);
-}
-
 static void round_row(const float *x, uint32_t n, uint16_t *h)
 {
 	for (uint32_t k = 0; k < n; k += 16)
-		n16_store_u16(h + k, round_16(v16_load(x + k)));
+		n16_store_u16(h + k, v16_to_bf16(v16_load(x + k)));
 }
 
 /* silu(g) = g / (1 + exp(-g)); gelu's tanh form is g / (1 + exp(-2 c (g + 0.044715 g^3))),
@@ -188,9 +171,9 @@ static float magnitude(const float *x, uint32_t n)
 	uint32_t i;
 
 	for (i = 0; i + 16 <= n; i += 16)
-		most = v16_max(absolute(v16_load(x + i)), most);
+		most = v16_max(v16_absolute(v16_load(x + i)), most);
 	if (i < n)
-		most = v16_max(absolute(v16_load_part(x + i, n - i)), most);
+		most = v16_max(v16_absolute(v16_load_part(x + i, n - i)), most);
 	return v16_largest(most);
 }
 

@@ -6,8 +6,10 @@
 #define HOLDFAST_KERNELS_CPU_FAST_V16_H
 
 #include <immintrin.h>
+#include <math.h>
 
 #include "kernels/cpu/fast.h"
+#include "kernels/cpu/math.h"
 
 #ifdef FAST_AVX512
 struct v16 { __m512 a; };
@@ -292,14 +294,36 @@ INLINE float v16_largest(struct v16 x)
 	return _mm_cvtss_f32(t);
 }
 
+INLINE struct v16 v16_absolute(struct v16 x)
+{
+	return n16_float(n16_and(v16_bits(x), n16_set(0x7fffffff)));
+}
+
+/* As bf16_normal has it, in the low halves of the lanes. No comparison with a NaN is true. */
+INLINE struct n16 v16_to_bf16(struct v16 x)
+{
+	const struct n16 u = v16_bits(x), odd = n16_and(n16_right(u, 16), n16_set(1));
+	const struct n16 up = n16_and(n16_add(u, n16_add(odd, n16_set(0x7fff))), n16_set((int32_t)0xffff0000));
+	const struct v16 nan = n16_float(n16_or(u, n16_set(0x400000)));
+	const struct v16 y = v16_if_less(v16_absolute(x), v16_set(INFINITY), n16_float(up),
+					 v16_if_less(v16_set(0.0f), v16_absolute(x), x, nan));
+
+	return n16_right(v16_bits(v16_if_less(v16_absolute(y), v16_set(BF16_LEAST), v16_set(0.0f), y)), 16);
+}
+
 /* e^x with a relative error below 2e-7 from -87 to 88; 0 below -87, e^88 above 88, NaN for NaN.
    Cody and Waite's split of ln 2 and a polynomial of degree 7 (Taylor's, |r| <= 0.347). */
 INLINE struct v16 v16_exp(struct v16 x)
 {
+#ifdef FAST_AVX512
+	/* Below -87 nothing of it is looked at. */
+	const struct v16 c = v16_min(v16_set(88.0f), x);
+#else
 	const struct v16 c = v16_max(v16_set(-87.0f), v16_min(v16_set(88.0f), x));
+#endif
 	const struct v16 n = v16_round(v16_mul(c, v16_set(1.44269504f)));
 	struct v16 r = v16_fnma(n, v16_set(0.693359375f), c);
-	struct v16 p, scale;
+	struct v16 p;
 
 	r = v16_fnma(n, v16_set(-2.12194440e-4f), r);
 	p = v16_fma(v16_set(1.0f / 5040), r, v16_set(1.0f / 720));
@@ -309,8 +333,15 @@ INLINE struct v16 v16_exp(struct v16 x)
 	p = v16_fma(p, r, v16_set(0.5f));
 	p = v16_fma(p, v16_mul(r, r), r);
 	p = v16_add(p, v16_set(1.0f));
-	scale = n16_float(n16_left(n16_add(v16_to_int(n), n16_set(127)), 23));
+#ifdef FAST_AVX512
+	const __mmask16 in = _mm512_cmp_ps_mask(x.a, _mm512_set1_ps(-87.0f), _CMP_NLT_UQ);
+
+	return (struct v16){ _mm512_maskz_scalef_ps(in, p.a, n.a) };
+#else
+	const struct v16 scale = n16_float(n16_left(n16_add(v16_to_int(n), n16_set(127)), 23));
+
 	return v16_if_less(x, v16_set(-87.0f), v16_set(0.0f), v16_mul(p, scale));
+#endif
 }
 
 #endif

@@ -38,7 +38,7 @@ static v4 v4_all(float x)
 size_t leaf_scratch_floats(uint32_t rows, uint32_t heads, uint32_t head)
 {
 	return (size_t)rows * heads * (OPS_PARTITION + head + 64) +
-	       2 * (size_t)OPS_PARTITION * head + 4096;
+	       2 * (size_t)OPS_PARTITION * head + 8192;
 }
 
 /* The values of one tile in the order of the page, without their scales. */

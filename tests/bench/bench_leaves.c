@@ -292,8 +292,8 @@ int main(int argc, char **argv)
 		leaf_init_ref(&leaf);
 		if (i)
 			init[i](&leaf);
-		if (i == 2 && runs[3])
-			fast_plain_avx512(&leaf);
+		if (i == 2)
+			fast_init_avx512(&leaf, fast_have_avx512() & ~(unsigned)(FAST_AMX | FAST_AMX_BF16));
 		leaf.name = names[i];
 		bench(&leaf);
 	}
