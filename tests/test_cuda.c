@@ -572,6 +572,38 @@ static void weights(void)
 	both_close();
 }
 
+/* Every code of the eight-bit kinds comes out as its value, from both kernels: a position that is alone
+   in its history is the answer. A group's largest value makes its scale 1. */
+static void codes(void)
+{
+	enum { KV_HEADS = 4, HEAD = 128, VALUES = KV_HEADS * HEAD };
+	static const struct head_shape shape = {2 * KV_HEADS, KV_HEADS, HEAD, 16};
+	static const struct fixture_options o = {.matmul_type = TYPE_F32, .embedding_type = TYPE_F32};
+	for (int i = 0; i < 4; i++) {
+		const int kv = i % 2 ? KV_INT8 : KV_FP8;
+		const struct fixture_sequence s = {text, 0, 1, 0, 0};
+		struct device_plan p = head_plan(&shape, kv);
+		float v[VALUES], got[2 * VALUES];
+		p.exact = i / 2;
+		both_open(&p, &o, 1);
+		free(both_batch(&s, 1, 1, 0));
+		for (uint32_t k = 0; k < VALUES; k++) {
+			const uint32_t code = (k / 64 * 63 + k % 64) % 256;
+			const float x = kv == KV_INT8 ? (float)(code % 255) - 127 : fp8_decode((uint8_t)code);
+			v[k] = k % 64 == 63 ? (kv == KV_INT8 ? 127 : 448) : isnan(x) ? 0 : x;
+		}
+		CHECK(gpu.ops->buffer_write(gpu.device, BUFFER_V, 0, VALUES, v) == 0);
+		CHECK(gpu.ops->rope_write(gpu.device, &gpu.layer[0].ops) == 0);
+		EXPECT(gpu.ops->attend(gpu.device, &gpu.layer[0].ops) == 0);
+		EXPECT(gpu.ops->buffer_read(gpu.device, BUFFER_A, 0, 2 * VALUES, got) == 0);
+		for (uint32_t k = 0; k < 2 * VALUES; k++)
+			if (got[k] != v[k / HEAD / 2 * HEAD + k % HEAD] && !EXPECT(0))
+				printf("# kv %d, exact %d: %g, not %g\n", kv, i / 2, (double)got[k],
+				       (double)v[k / HEAD / 2 * HEAD + k % HEAD]);
+		both_close();
+	}
+}
+
 int main(void)
 {
 	static const struct { void (*run)(void); const char *what; } list[] = {
@@ -586,6 +618,7 @@ int main(void)
 		{pages_move, "pages and tags"},
 		{weights, "weights come back as they went"},
 		{digests, "digests of pages: the CPU's"},
+		{codes, "every code of an eight-bit page, to the bit"},
 	};
 	const char *only = getenv("HOLDFAST_CUDA_ONLY");
 	if (hook_missing())
