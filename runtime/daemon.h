@@ -249,6 +249,8 @@ const char *turn_status(enum end end);
 /* The calls that the text ends in, into END, with ids; which live as long as `ids`. */
 enum { TURN_ID_ROOM = 24 };
 void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, char ids[][TURN_ID_ROOM]);
+/* Adds an id of a call to those of a turn, in any order. The same in every process. */
+uint32_t turn_ids_add(uint32_t sum, const struct wire_str *id);
 /* Says in END's result why what looked like a call was none, if something did. */
 void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end);
 /* The scheduler's END of a turn. */

@@ -20,7 +20,8 @@
 
 /* Biases of a sampled row that a batch has room for. */
 enum { FORWARD_BIAS_MAX = 1024 };
-/* Of the page bytes, what is computed from them, and digests; raised when either changes, so that kept pages are void. */
+/* Of the page bytes, what is computed from them, and their digests; raised when one changes: kept pages are
+   void then. */
 enum { FORWARD_LAYOUT = 3 };
 
 struct forward {

@@ -13,7 +13,7 @@
 #include "runtime/events.h"
 #include "runtime/loop.h"
 
-enum { ROW_VERSION = 2, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
+enum { ROW_VERSION = 3, CHUNK_TOKENS = 1024, CHUNK_MARKS = 64, PLAN_KEY = 0xffffffff };
 enum { KIND_TOKENS, KIND_MARKS, KIND_TOOLS };
 enum { FLAG_TOOLS = 1, FLAG_RAW = 2, FLAG_WAITS = 4, WAITS_FOR_SHIFT = 8 /* how many results */ };
 
@@ -26,9 +26,11 @@ struct row {
 	char label[LABEL_MAX + 1];
 	uint8_t op[16]; /* of the turn that runs; zero: none */
 	uint8_t parent[16]; /* what it is closed with; zero: it is not tied */
+	uint32_t waits_ids, reserved; /* of which calls results are waited for */
 };
-/* Of version 1, which ends before `parent`. */
-enum { ROW_1_BYTES = (offsetof(struct row, parent) + 7) / 8 * 8 };
+/* Of version 1, which ends before `parent`, and of 2, before `waits_ids`. */
+enum { ROW_1_BYTES = (offsetof(struct row, parent) + 7) / 8 * 8,
+	ROW_2_BYTES = (offsetof(struct row, waits_ids) + 7) / 8 * 8 };
 
 /* What tokens and pages mean. */
 struct plan_row {
@@ -164,6 +166,7 @@ void keep_session(struct daemon *d, uint32_t session)
 	row.residency = v.residency;
 	row.residency_bytes = v.granted_bytes;
 	row.lease_us = v.lease_until_us > d->now_us ? v.lease_until_us - d->now_us : 0;
+	row.waits_ids = s->waits_ids;
 	row.state = s->state;
 	memcpy(row.label, s->label, sizeof row.label);
 	if (runs)
@@ -319,6 +322,7 @@ static int session_fill(struct daemon *d, struct session *s, const struct row *r
 	s->raw = row->flags & FLAG_RAW;
 	s->waits_since_us = row->flags & FLAG_WAITS ? d->now_us : 0;
 	s->waits_for = row->flags >> WAITS_FOR_SHIFT;
+	s->waits_ids = row->waits_ids;
 	s->state = row->state;
 	memcpy(s->label, row->label, sizeof s->label);
 	s->label[LABEL_MAX] = 0;
@@ -448,7 +452,8 @@ static int turns_restore(struct daemon *d, struct restored *n)
 
 static bool row_known(const struct row *row, size_t bytes)
 {
-	return row->version == 1 ? bytes == ROW_1_BYTES : row->version == ROW_VERSION && bytes == sizeof *row;
+	const size_t wanted[] = {0, ROW_1_BYTES, ROW_2_BYTES, sizeof *row};
+	return row->version > 0 && row->version <= ROW_VERSION && bytes == wanted[row->version];
 }
 
 static bool id_gone(const struct restored *n, const struct wire_id *id)
@@ -503,7 +508,7 @@ static int sessions_restore(struct daemon *d, struct restored *n)
 		}
 		if (code != 0 && code != -ERR_INTEGRITY && code != -ERR_GONE)
 			return code;
-		if (row.version < ROW_VERSION)
+		if (row.version < 2)
 			memset(row.parent, 0, sizeof row.parent);
 		n->damaged += code == -ERR_INTEGRITY;
 		if (code == -ERR_GONE && key.length == sizeof n->gone[0] && n->gone_count < d->options.sessions)

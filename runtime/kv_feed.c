@@ -101,24 +101,17 @@ static double unix_seconds(void)
 	return (double)t.tv_sec + (double)t.tv_nsec / 1e9;
 }
 
-/* The batch around the events that were written. */
-static size_t payload_make(struct daemon *d, const struct wire_writer *events, uint32_t count)
+/* The batch around the events that were written: an array in either form. */
+static size_t payload_make(struct kv *kv, const struct wire_writer *events, uint32_t count)
 {
-	struct kv *kv = d->kv;
 	struct wire_writer w;
 	wire_writer_init(&w, kv->payload, sizeof kv->payload);
-	if (d->options.kv_events_form == KV_FORM_MAP)
-		wire_put_map(&w, 3);
-	else
-		wire_put_array(&w, 3);
-	put_key(d, &w, "ts");
+	wire_put_array(&w, 3);
 	wire_put_f64(&w, unix_seconds());
-	put_key(d, &w, "events");
 	wire_put_array(&w, count);
 	CHECK(w.length + events->length < sizeof kv->payload);
 	memcpy(kv->payload + w.length, events->at, events->length);
 	w.length += events->length;
-	put_key(d, &w, "data_parallel_rank");
 	wire_put_u64(&w, 0);
 	CHECK(!w.full);
 	return w.length;
@@ -168,7 +161,7 @@ static void batch_out(struct daemon *d, struct kv_feed *f, const struct reader *
 		      const struct wire_writer *events, uint32_t count)
 {
 	struct kv *kv = d->kv;
-	const size_t length = payload_make(d, events, count);
+	const size_t length = payload_make(d->kv, events, count);
 	if (r) {
 		reply(r, f->next ? f->next - 1 : 0, kv->payload, length);
 		return;

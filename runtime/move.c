@@ -4,7 +4,8 @@
  *
  * How the history came to be travels as `course`: for each turn 16 bytes, little-endian: where it
  * began, where its output began, and the template's state before it; and once more for the end, with how
- * many results are waited for. What comes in is as hostile as any argument.
+ * many results are waited for, and, where its output would begin, of which calls (turn_ids_add; the
+ * history's length: not known). What comes in is as hostile as any argument.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -79,7 +80,7 @@ void session_method_export(struct daemon *d, uint32_t call, const struct wire_ca
 	for (uint32_t i = 0; i < s->mark_count; i++)
 		course_put(bytes + (size_t)i * COURSE_BYTES, s->mark[i].start, s->mark[i].output, &s->mark[i].before);
 	uint8_t *last = bytes + course - COURSE_BYTES;
-	course_put(last, s->history, s->history, &s->state);
+	course_put(last, s->history, s->waits_ids ? s->waits_ids : s->history, &s->state);
 	u32_put(last + 12, u32_get(last + 12) | s->waits_for << COURSE_WAITS_SHIFT);
 	c->text_used = c->blob_length + course;
 	const struct held_form *held = s->form;
@@ -139,6 +140,12 @@ static int course_take(struct daemon *d, struct session *s, const struct wire_ar
 		struct turn_mark mark;
 		const uint8_t *from = a->course.at + i * COURSE_BYTES;
 		TRY(course_get(from, i + 1 == count, &mark));
+		if (i + 1 == count && a->waits) {
+			s->waits_for = (u32_get(from + 12) & COURSE_WAITS) >> COURSE_WAITS_SHIFT;
+			if (s->waits_for && mark.output != s->history)
+				s->waits_ids = mark.output;
+			mark.output = s->waits_ids ? s->history : mark.output;
+		}
 		if (mark.start < before || mark.output < mark.start || mark.output > s->history)
 			return -ERR_OUT_OF_RANGE;
 		before = mark.output;
@@ -149,7 +156,6 @@ static int course_take(struct daemon *d, struct session *s, const struct wire_ar
 		if (mark.start != s->history)
 			return -ERR_OUT_OF_RANGE;
 		s->state = mark.before;
-		s->waits_for = a->waits ? (u32_get(from + 12) & COURSE_WAITS) >> COURSE_WAITS_SHIFT : 0;
 	}
 	return s->waits_for > WIRE_CALLS_MAX ? -ERR_OUT_OF_RANGE : 0;
 }

@@ -83,6 +83,7 @@ struct session {
 	uint32_t history;          /* tokens in `token` */
 	uint32_t call;             /* the running call, or NONE */
 	uint32_t waits_for;        /* how many results it waits for, if known, or 0 */
+	uint32_t waits_ids;        /* the ids of their calls, as turn_ids_add adds them up; 0: not known */
 	uint32_t mark_count, parent; /* parent: what it is closed with, from 1; 0: it is not tied; family.c */
 	uint32_t *token;           /* context of them, or as many as there are, while it rests */
 	struct turn_mark *mark;    /* options.session_turns of them, or so */

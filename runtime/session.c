@@ -471,6 +471,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	if (tokens == parent->history) {
 		s->waits_since_us = parent->waits_since_us;
 		s->waits_for = parent->waits_for;
+		s->waits_ids = parent->waits_ids;
 	}
 	s->why_lost = "fork_tail";
 	s->parent = a->tied ? from + 1 : 0;
@@ -521,7 +522,7 @@ void session_method_rollback(struct daemon *d, uint32_t call, const struct wire_
 	if (a->to_turn != WIRE_NONE)
 		tokens = a->to_turn < s->mark_count ? s->mark[a->to_turn].start : s->history;
 	session_rollback(d, slot, tokens);
-	s->waits_since_us = s->waits_for = 0;
+	s->waits_since_us = s->waits_for = s->waits_ids = 0;
 	keep_session(d, slot);
 	struct session_view view;
 	CHECK(sched_session(d->sched, s->sched, &view) == 0);

@@ -11,7 +11,10 @@
 #include "runtime/forget.h"
 #include "runtime/keep.h"
 
-enum { RATES_US = 1000000 }; /* how often the scheduler hears of rates */
+enum {
+	RATES_US = 1000000,  /* how often the scheduler hears of rates */
+	SEND_FIRST_US = 2000 /* of so long a step the device does not miss what sending takes */
+};
 
 struct granted step_granted;
 
@@ -371,6 +374,18 @@ static void integrity_found(struct daemon *d, uint32_t call, const struct ops_fa
 	step_incident(d, f, digest_bad(d, f->group, f->page, page.tag) ? REASON_DIGEST : REASON_TAG, call);
 }
 
+/* Who reads has the tokens before the next step is planned. Not one that may be its turn's last: what END
+   adds to its text goes out with it. One after another, so that the library's thread finds many at once. */
+static void tokens_send(struct daemon *d)
+{
+	for (uint32_t i = 0; i < d->entry_count; i++) {
+		const struct call *c = &d->calls[d->entry_call[i]];
+		if (d->result[i].end == END_NONE && d->result[i].sampled && c->sampled < c->output_max &&
+		    c->prompt + c->sampled < d->limits.context_tokens)
+			call_flush(d, d->entry_call[i]);
+	}
+}
+
 static void result_make(struct daemon *d, const struct engine_job *job, uint32_t i)
 {
 	const struct batch_entry *e = &d->entry[i];
@@ -462,6 +477,8 @@ void step_batch_done(struct daemon *d, struct engine_job *job)
 		result_make(d, job, i);
 		kv_computed(d, &d->entry[i], d->result[i].computed);
 	}
+	if (job->measured_us >= SEND_FIRST_US)
+		tokens_send(d);
 	prefill_measure(d, job);
 	const struct event e = {.kind = EVENT_BATCH_DONE, .session = SCHED_NONE, .turn = SCHED_NONE,
 				.now_us = d->now_us,

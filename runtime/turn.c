@@ -215,7 +215,7 @@ static void turn_start(struct daemon *d, uint32_t call, const struct wire_args *
 	d->undo.call = NONE;
 	if (c->state != CALL_RUNNING)
 		return;
-	s->waits_since_us = s->waits_for = 0;
+	s->waits_since_us = s->waits_for = s->waits_ids = 0;
 	/* And its beginning before the first of its tokens is sent: it can be asked for after a kill. */
 	keep_call_begin(d, call);
 	if (d->store)
@@ -283,26 +283,33 @@ static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a
 	return false;
 }
 
-/* Each call of the turn has one result. Where nobody knows how many there are, what comes is taken. */
-static bool results_whole(const struct session *s, const struct wire_call *m)
+/* Each call of the turn has one result: NULL, or what is wrong. Where nobody knows how many there are, or
+   their ids, what comes is taken. */
+static const char *results_wrong(const struct session *s, const struct wire_call *m)
 {
 	const struct wire_args *a = &m->a;
+	uint32_t ids = 0;
 	if (m->method != METHOD_SESSION_CONTINUE || a->tokens_in_blob || !s->waits_for)
-		return true;
-	for (uint32_t i = 0; i < a->message_count; i++)
+		return NULL;
+	for (uint32_t i = 0; i < a->message_count; i++) {
+		const struct wire_str *x = &a->messages[i].tool_call_id;
+		ids = turn_ids_add(ids, x);
 		for (uint32_t k = 0; k < i; k++) {
-			const struct wire_str *x = &a->messages[i].tool_call_id, *y = &a->messages[k].tool_call_id;
+			const struct wire_str *y = &a->messages[k].tool_call_id;
 			if (x->length == y->length && memcmp(x->at, y->at, x->length) == 0)
-				return false;
+				return "a call of the turn has two results";
 		}
-	return a->message_count == s->waits_for;
+	}
+	if (a->message_count != s->waits_for)
+		return "each call of the turn needs one result";
+	return s->waits_ids && ids != s->waits_ids ? "a result is of no call of the turn" : NULL;
 }
 
-static void results_refuse(struct daemon *d, uint32_t call, const struct session *s, uint64_t given)
+static void results_refuse(struct daemon *d, uint32_t call, const struct session *s, uint64_t given,
+			   const char *why)
 {
-	static const char why[] = "each call of the turn needs one result";
 	const struct wire_err err = {.code = ERR_BAD_ARG, .retry = "no", .after_ms = WIRE_NONE, .used = WIRE_NONE,
-				     .asked = given, .limit = s->waits_for, .why = {why, sizeof why - 1}};
+				     .asked = given, .limit = s->waits_for, .why = {why, strlen(why)}};
 	call_fail_numbers(d, call, &err);
 }
 
@@ -357,8 +364,9 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 			call_cancel(d, s->call, END_SUPERSEDED);
 		return;
 	}
-	if (!results_whole(s, m)) {
-		results_refuse(d, call, s, a->message_count);
+	const char *wrong = results_wrong(s, m);
+	if (wrong) {
+		results_refuse(d, call, s, a->message_count, wrong);
 		return;
 	}
 	if (!form_take(d, call, a))
@@ -586,6 +594,9 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		turn_calls_fill(d, c, &end, ids);
 		s->waits_since_us = d->now_us;
 		s->waits_for = end.call_count;
+		s->waits_ids = 0;
+		for (uint32_t i = 0; i < end.call_count; i++)
+			s->waits_ids = turn_ids_add(s->waits_ids, &end.calls[i].id);
 	} else if (!refused) {
 		turn_no_call_fill(d, c, &end);
 	}

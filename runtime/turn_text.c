@@ -167,6 +167,15 @@ void turn_calls_fill(struct daemon *d, struct call *c, struct wire_end *end, cha
 	}
 }
 
+uint32_t turn_ids_add(uint32_t sum, const struct wire_str *id)
+{
+	static const uint8_t key[crypto_shorthash_KEYBYTES] = {0};
+	uint8_t hash[crypto_shorthash_BYTES];
+	crypto_shorthash(hash, (const uint8_t *)id->at, id->length, key);
+	return sum + ((uint32_t)hash[0] | (uint32_t)hash[1] << 8 | (uint32_t)hash[2] << 16 |
+		      (uint32_t)hash[3] << 24);
+}
+
 void turn_no_call_fill(struct daemon *d, const struct call *c, struct wire_end *end)
 {
 	struct calls calls;

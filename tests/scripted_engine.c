@@ -93,7 +93,7 @@ static void job_run(struct engine *e, struct engine_job *job)
 		job->digest[i].state = DIGEST_GONE;
 	if (job->batch)
 		batch_run(e, job);
-	job->measured_us = now_us() - start + 1;
+	job->measured_us = now_us() - start + 1 + scripted.measured_us;
 }
 
 /* Told outside of the lock: who is woken wants it at once. */

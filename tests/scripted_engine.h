@@ -10,6 +10,8 @@
 struct scripted {
 	/* 0: a job is done when it is submitted. Else a thread does one in so many microseconds. */
 	uint64_t step_us;
+	/* What each job is said to have taken. */
+	uint64_t measured_us;
 	/* One job in so many copies of pages fails; 0: none. */
 	uint32_t copy_fails;
 	/* One sequence in so many is at fault; 0: none. */

@@ -209,13 +209,13 @@ def stops(wire):
 
 
 def results_of_some(wire):
-    """Each call of a turn has its result, once: fewer, more, or one twice is refused with the numbers and changes nothing; in a
+    """Each call of a turn has its result, once: fewer, more, one twice, or one of no call is refused with the numbers and changes nothing; in a
     fork, in another process, and in another daemon too."""
     def goes_on(at, session, given):
         return says(at, "done", session, "session.continue", given={"results": [{"tool_call_id": i, "content": "x"} for i in given]})[1]
 
     def refused(at, session):
-        for given in (ids[:1], ids + ["more"], ids[:1] * 2, ids + ids[:1]):
+        for given in (ids[:1], ids + ["more"], ids[:1] * 2, ids + ids[:1], [ids[0], "more"], [ids[1], "x"], [ids[0], ids[1] + "0"]):
             end = goes_on(at, session, given).end
             assert end["status"] == "error" and end["err"]["n"] == "bad_arg" and "result" in end["err"]["why"], end
             assert (end["err"]["asked"], end["err"]["limit"]) == (len(given), 2), end

@@ -46,33 +46,114 @@ def top(wire):
     wire.ok("session.close", sess=session)
 
 
+class Terminal:
+    """A program on a terminal of that size."""
+
+    def __init__(self, arguments, rows=24, columns=80, at=None):
+        self.fd, there = pty.openpty()
+        fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+        def begins():
+            fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+            signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts tests in the background has it ignored
+        self.child = subprocess.Popen([HOLDFAST, *arguments], stdin=there, stdout=there, stderr=there, start_new_session=True,
+                                      env={**os.environ, "HOLDFAST_ENDPOINT": at or endpoint}, preexec_fn=begins)
+        os.close(there)
+        self.out, self.seen, self.deadline = b"", 0, time.time() + 20 * ar1.SLOW
+
+    def more(self):
+        assert time.time() < self.deadline, self.out[-2000:]
+        try:
+            self.out += os.read(self.fd, 65536) if select.select([self.fd], [], [], 0.1)[0] else b""
+        except OSError:  # the program is gone
+            return False
+        return True
+
+    def until(self, what):
+        """What it prints from here on, up to where that holds; a text: up to where it comes."""
+        def where():
+            new = self.out[self.seen:]
+            if callable(what):
+                return len(new) if what(new.decode(errors="replace")) else None
+            return new.index(what.encode()) + len(what.encode()) if what.encode() in new else None
+        while where() is None:
+            assert self.more(), self.out[-2000:]
+        before, self.seen = self.seen, self.seen + where()
+        return self.out[before:self.seen].decode(errors="replace")
+
+    def type(self, keys):
+        os.write(self.fd, keys)
+
+    def end(self):
+        """All that it printed, and how it ended."""
+        try:
+            while self.more():
+                pass
+        finally:
+            os.close(self.fd)  # who is there yet is hung up on
+            code = self.child.wait(20 * ar1.SLOW)
+        return self.out.decode(errors="replace"), code
+
+
 def on_a_terminal(arguments, rows, columns, keys, until):
     """What a program prints on a terminal of that size up to `until`; then it is sent the keys."""
-    fd, there = pty.openpty()
-    fcntl.ioctl(there, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
-    def begins():
-        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # who starts tests in the background has it ignored
-    child = subprocess.Popen([HOLDFAST, *arguments], stdin=there, stdout=there, stderr=there, start_new_session=True,
-                             env={**os.environ, "HOLDFAST_ENDPOINT": endpoint}, preexec_fn=begins)
-    os.close(there)
-    out, deadline = b"", time.time() + 20 * ar1.SLOW
-    try:
-        while not until(out.decode(errors="replace")):
-            assert time.time() < deadline, out
-            if select.select([fd], [], [], 0.1)[0]:
-                out += os.read(fd, 65536)
-        os.write(fd, keys)
-        while True:
-            assert time.time() < deadline, out[-2000:]
-            try:
-                out += os.read(fd, 65536) if select.select([fd], [], [], 0.1)[0] else b""
-            except OSError:  # the program is gone
-                break
-    finally:
-        os.close(fd)  # who is there yet is hung up on
-        code = child.wait(20 * ar1.SLOW)
-    return out.decode(errors="replace"), code
+    terminal = Terminal(arguments, rows, columns)
+    terminal.until(until)
+    terminal.type(keys)
+    return terminal.end()
+
+
+def chat_on_a_terminal(wire):
+    """Turn after turn, each piece as it comes; Ctrl-C ends the turn, and at the prompt the chat; a tool runs with consent alone."""
+    with tempfile.TemporaryDirectory() as folder:
+        at = f"ipc://{folder}/s"
+        fake = subprocess.Popen([f"{BUILD}/tests/fake_daemon", at, "1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        assert b"ready" in fake.stdout.readline()
+        chat = Terminal(["chat", "--system", "Be brief.", "--tool", '{"name": "read_file"}', "--run", "read_file=tr a-z A-Z"], at=at)
+        chat.until("> ")
+        chat.type(b"hello you\n")
+        assert "You said: hello you\r\n[stop; prompt" in chat.until("left]\r\n> ")
+        chat.type(b"hang\n")
+        chat.until("begun")  # while the turn runs
+        chat.type(b"\x03")
+        chat.until("[cancelled")
+        chat.until("left]\r\n> ")
+        for answers, result in (((b"p", b"n"), "error: the user refused this call"), ((b"y",), '{"PATH":"A.TXT"}'),
+                                ((b"a",), '{"PATH":"A.TXT"}'), ((), '{"PATH":"A.TXT"}')):
+            chat.type(b"tool\n")
+            for answer in answers:
+                assert "The tool says" not in chat.until("run read_file? [y]es, [n]o, [a]ll from now on: ")
+                chat.type(answer + b"\n")
+            asked = chat.until(f"The tool says {result}")
+            assert answers or "run read_file?" not in asked, asked
+            chat.until("left]\r\n> ")
+        chat.type(b"\x03")
+        out, code = chat.end()
+        assert code == 130, (code, out)
+        fake.stdin.close()
+        fake.wait(20 * ar1.SLOW)
+
+
+def resume_on_a_terminal(wire):
+    """--resume shows what was said and goes on; another one of the same session fences the first."""
+    session = wire.open("smollm2", system="Words to be seen again.").hex()
+    asked = ["chat", "--resume", session, "--max-tokens", "3", "--ignore-end"]
+    first = Terminal(asked)
+    assert "Words to be seen again." in first.until("> ")
+    first.type(b"hello there\n")
+    first.until("left]\r\n> ")
+    second = Terminal(asked)
+    shown = second.until("\r\n> ")
+    assert "Words to be seen again." in shown and "hello there" in shown, shown
+    first.type(b"am I here?\n")
+    assert "fenced" in first.until("\r\n> ")
+    second.type(b"and I?\n")
+    second.until("left]\r\n> ")
+    for chat in (first, second):
+        chat.type(b"/quit\n")
+    assert [chat.end()[1] for chat in (first, second)] == [1, 0]
+    assert wire.ok("session.show", sess=bytes.fromhex(session))["r"]["turn"] == 2
+    wire.ok("session.close", sess=bytes.fromhex(session))
 
 
 def fits(wire):
@@ -212,6 +293,7 @@ wire = Wire(endpoint)
 tap = Tap()
 daemon_rig.run(tap, daemon, wire, [
     ("top", top), ("what is for a terminal fits it", fits), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
+    ("chat on a terminal: streaming, Ctrl-C, consent", chat_on_a_terminal), ("chat --resume on a terminal, twice", resume_on_a_terminal),
     ("completion of shells, from the tables", completion), ("man pages", man_pages)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -246,8 +246,7 @@ class Blocks:
         return kind, dict(zip(self.FIELDS[kind], value[1:]))
 
     def apply(self, payload):
-        batch = msgpack.unpackb(payload)
-        ts, events, rank = (batch["ts"], batch["events"], batch["data_parallel_rank"]) if isinstance(batch, dict) else batch
+        ts, events, rank = msgpack.unpackb(payload)  # an array, whatever its events are
         assert isinstance(ts, float) and abs(ts - time.time()) < 300 * ar1.SLOW and rank == 0 and events
         for kind, e in map(self.event, events):
             if kind == "AllBlocksCleared":

@@ -226,9 +226,7 @@ class KvBlocks:
         return came
 
     def _apply(self, seq: int, payload: bytes) -> None:
-        batch = wire.unpack(payload)
-        events = batch.get("events") if isinstance(batch, dict) else batch[1]
-        for event in events:
+        for event in wire.unpack(payload)[1]:
             self._event(event)
         self.seq = seq
 
