@@ -85,7 +85,8 @@ static const _Alignas(64) uint8_t int8_high[128] = {
 INLINE void amx_decode(const uint8_t *p, __m512i *first, __m512i *second)
 {
 	const __m512i x = _mm512_loadu_si512(p), size = _mm512_abs_epi8(x), l = lookup(size, int8_low);
-	const __m512i h = _mm512_ternarylogic_epi32(lookup(size, int8_high), x, _mm512_set1_epi8((char)0x80), 0xf8);
+	const __m512i sign = _mm512_set1_epi8((char)0x80);
+	const __m512i h = _mm512_ternarylogic_epi32(lookup(size, int8_high), x, sign, 0xf8);
 
 	*first = _mm512_unpacklo_epi8(l, h);
 	*second = _mm512_unpackhi_epi8(l, h);
