@@ -325,11 +325,16 @@ void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *e
 	call_end(d, call, &end);
 }
 
+void call_fail_why(struct daemon *d, uint32_t call, int code, const char *why)
+{
+	const struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE, .used = WIRE_NONE,
+				     .asked = WIRE_NONE, .limit = WIRE_NONE, .why = {why, why ? strlen(why) : 0}};
+	call_fail_numbers(d, call, &err);
+}
+
 void call_fail(struct daemon *d, uint32_t call, int code)
 {
-	const struct wire_err err = {.code = code < 0 ? -code : code, .after_ms = WIRE_NONE,
-				     .used = WIRE_NONE, .asked = WIRE_NONE, .limit = WIRE_NONE};
-	call_fail_numbers(d, call, &err);
+	call_fail_why(d, call, code, NULL);
 }
 
 /* The log-probabilities of tokens [first, last) into the tail of d->out; absent if not asked for. */

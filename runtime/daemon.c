@@ -290,48 +290,6 @@ static void plan_print(const struct daemon *d, const struct plan *p)
 	printf("head-room  %9.1f MiB of %.1f available\n", mib(head), mib(p->available));
 }
 
-static int text_open(struct daemon *d)
-{
-	char reason[MODEL_REASON_MAX];
-	int code = tokenizer_open(d->model, &d->tokenizer, reason);
-	if (code) {
-		log_say(LOG_ERROR, "%s", reason);
-		return code;
-	}
-	code = d->options.template_name[0] ? template_find(d->options.template_name, &d->template)
-					   : template_of_model(d->model, &d->template, reason);
-	if (code && d->options.template_name[0]) {
-		char names[256] = "";
-		for (unsigned i = 0, n = 0; template_names(i); i++)
-			n += (unsigned)snprintf(names + n, sizeof names - n, "%s%s", i ? ", " : "",
-						template_names(i));
-		log_say(LOG_ERROR, "there is no chat template of that name (--template); known: %s", names);
-		return code;
-	}
-	if (code) {
-		log_say(LOG_NOTICE, "%s; name a template with --template, or send raw tokens: "
-			"messages will be refused", reason);
-		d->template = NULL;
-	}
-	d->call_mark = d->end_mark = UINT32_MAX;
-	for (uint32_t id = tokenizer_count(d->tokenizer); d->template && id-- > 0;)
-		if (tokenizer_is_end(d->tokenizer, id) && template_is_end_mark(d->template, d->tokenizer, id))
-			d->end_mark = id;
-	if (d->template)
-		d->call_mark = tokenizer_find(d->tokenizer, template_call_mark(d->template));
-	if (form_index_open(d->tokenizer, &d->form_index) != 0)
-		log_say(LOG_NOTICE, "this vocabulary cannot write answers of a form");
-	for (uint32_t id = 0; id < tokenizer_count(d->tokenizer); id++) {
-		const char *bytes;
-		const size_t n = tokenizer_bytes(d->tokenizer, id, true, &bytes);
-		if (n > d->token_bytes_max)
-			d->token_bytes_max = n;
-	}
-	/* A byte that is no character may become three. */
-	d->token_bytes_max = d->token_bytes_max * 3 + 16;
-	return 0;
-}
-
 /* Makes the folders above the last, as mkdir --parents does. */
 static int parents_make(const char *path)
 {

@@ -29,6 +29,7 @@ struct daemon {
 	struct model *model;
 	struct tokenizer *tokenizer;
 	const struct template *template;
+	char template_why[128];   /* to who names another: which may be named */
 	uint32_t call_mark;       /* the token of the template's mark for calls, if it is one */
 	uint32_t end_mark;        /* the template's token that ends a turn; UINT32_MAX: not known */
 	struct form_index *form_index; /* NULL: this vocabulary can write no form */
@@ -194,6 +195,8 @@ uint32_t call_of_channel(struct daemon *d, uint32_t peer, uint64_t channel);
 /* Makes the END of a call that is no turn, or of a refused turn. code 0: status "ok". */
 void call_end(struct daemon *d, uint32_t call, struct wire_end *end);
 void call_fail(struct daemon *d, uint32_t call, int code);
+/* why: a text that stays, or NULL. */
+void call_fail_why(struct daemon *d, uint32_t call, int code, const char *why);
 void call_fail_numbers(struct daemon *d, uint32_t call, const struct wire_err *err);
 /* Sends what can be sent now: ACCEPTED, DATA within the credit, END; frees the slot after END. */
 void call_flush(struct daemon *d, uint32_t call);
@@ -444,6 +447,9 @@ void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m);
    shortest suffix begins that could still become one (length if none). */
 size_t stop_find(const struct wire_str *stop, uint32_t count, const char *text, size_t from,
 		 size_t length, size_t *hold);
+
+/* text.c: the model's tokenizer, template and vocabulary for forms. Says what is wrong. */
+int text_open(struct daemon *d);
 
 /* daemon.c: everything from opening to closing; returns the exit code. */
 int daemon_run(const struct options *options);

@@ -22,7 +22,7 @@ int dfa_spend(struct dfa_maker *m, uint64_t steps)
 	m->budget -= (int64_t)steps;
 	if (m->budget >= 0)
 		return 0;
-	m->reason = "the patterns take too many steps";
+	m->reason = "the form's patterns take more than 31457280 steps: make them simpler, or fewer";
 	return -ERR_TOO_BIG;
 }
 
@@ -40,7 +40,7 @@ int dfa_add(struct dfa_maker *m, struct dfa_rough *r, uint32_t *state)
 {
 	CHECK(r->classes > 0);
 	if (r->states == DFA_STATES_MAX || (size_t)r->states * r->classes >= DFA_CELLS_MAX) {
-		m->reason = "a pattern has too many states";
+		m->reason = "a pattern has more than 16384 states: shorten its counted repetitions";
 		return -ERR_TOO_BIG;
 	}
 	TRY(dfa_spend(m, r->classes));
@@ -355,8 +355,9 @@ int dfa_length(struct dfa_maker *m, uint32_t least, uint32_t most, struct dfa **
 	for (unsigned i = 0; i < sizeof edges; i++)
 		first[edges[i]] = true;
 	dfa_classes(&r, first);
+	_Static_assert(DFA_STATES_MAX / PLACES == 2048, "as the reason says");
 	if (last >= DFA_STATES_MAX / PLACES) {
-		m->reason = "a string with a pattern has too long a bound";
+		m->reason = "a string with a pattern has a bound beyond 2047 characters: too long a bound";
 		return -ERR_TOO_BIG;
 	}
 	for (uint32_t s = 0; code == 0 && s < (last + 1) * PLACES; s++)

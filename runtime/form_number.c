@@ -208,7 +208,7 @@ static int side(struct maker *m, struct json bound, bool low, bool open, struct 
 	struct decimal d;
 	w.length = 0;
 	if (!decimal_read(bound, &d))
-		return form_fail(m, -ERR_UNSUPPORTED, "a bound of a number has too many digits");
+		return form_fail(m, -ERR_UNSUPPORTED, "a bound of a number has too many digits (more than 40)");
 	/* On the far side of zero all magnitudes fit, and some on the near side. */
 	bool far = low ? d.negative || (is_zero(&d) && !open) : !d.negative && !(is_zero(&d) && open);
 	if (low && !d.negative) {

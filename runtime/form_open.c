@@ -17,7 +17,8 @@ static int room(struct maker *m, void *array, uint32_t count, uint32_t max, size
 {
 	void **at = array;
 	if (count == max)
-		return form_fail(m, -ERR_TOO_BIG, "the form has too many parts");
+		return form_fail(m, -ERR_TOO_BIG,
+				"the form has too many parts (16384 nodes, 65536 of each other kind)");
 	if (count & (count - 1))
 		return 0;
 	void *grown = realloc(*at, (count ? 2 * (size_t)count : 1) * size);
@@ -64,7 +65,7 @@ int form_check_text(struct maker *m, size_t at)
 {
 	const struct form *f = m->f;
 	if (f->text.length > FORM_BYTES_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "the form has too much text");
+		return form_fail(m, -ERR_TOO_BIG, "the form has more than 1048576 bytes of text");
 	for (size_t i = at; i < f->text.length; i++)
 		if (!f->index->single[(uint8_t)f->text.bytes[i]])
 			return form_fail(m, -ERR_UNSUPPORTED, "the vocabulary lacks a character of the form");
@@ -295,17 +296,21 @@ static int finish(struct maker *m, uint32_t root)
 	if (f->node[root].height >= FORM_HEIGHT_NONE)
 		return nothing(m);
 	if (f->node[root].height > FORM_NESTING_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "the form is nested too deep");
+		return form_fail(m, -ERR_TOO_BIG, "the form is nested deeper than 32");
 	f->kept = calloc(FORM_KEPT, sizeof *f->kept);
 	return f->kept ? form_walk_open(&f->walk) : -ERR_MEMORY;
 }
 
-_Static_assert(JSON_DEPTH_MAX == 64, "as the reason says");
+_Static_assert(JSON_DEPTH_MAX == 64 && FORM_NESTING_MAX == 32 && FORM_NODES_MAX == 16384 &&
+	       FORM_PARTS_MAX == 65536 && FORM_BYTES_MAX == 1048576 && FORM_SCHEMA_BYTES_MAX == 262144 &&
+	       FORM_PROPERTIES_MAX == 1024 && FORM_BUDGET == 31457280 && DFA_STATES_MAX == 16384 &&
+	       PATTERN_BYTES_MAX == 16384 && PATTERN_NODES_MAX == 32768 && PATTERN_DEPTH_MAX == 64 &&
+	       PATTERN_REPEAT_MAX == 1024, "as the reasons say");
 
 static int schema_root(struct maker *m, struct text schema, uint32_t *root)
 {
 	if (schema.length > FORM_SCHEMA_BYTES_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "the schema is too long");
+		return form_fail(m, -ERR_TOO_BIG, "the schema has more than 262144 bytes");
 	const int code = json_check(schema.at, schema.length, &m->root);
 	if (code == -ERR_OUT_OF_RANGE)
 		return form_fail(m, -ERR_TOO_BIG, "the schema's JSON is nested deeper than 64");
@@ -339,7 +344,7 @@ static int build(struct maker *m, const struct opening *o, uint32_t *root)
 			if (o->texts[i].length == 0)
 				return form_fail(m, -ERR_BAD_ARG, "a choice is empty");
 			if (o->texts[i].length > FORM_BYTES_MAX - from)
-				return form_fail(m, -ERR_TOO_BIG, "the form has too much text");
+				return form_fail(m, -ERR_TOO_BIG, "the form has more than 1048576 bytes of text");
 			TRY(json_write_raw(o->texts[i].at, o->texts[i].length, &f->text));
 			TRY(form_add_alternative(m, from));
 		}

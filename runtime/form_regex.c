@@ -31,7 +31,7 @@ static int add_tree(struct regex *x, struct tree tree, uint32_t *at)
 static int add_range(struct regex *x, uint32_t low, uint32_t high)
 {
 	if (x->ranges == PATTERN_NODES_MAX)
-		return fail(x, -ERR_TOO_BIG, "a pattern has too many parts");
+		return fail(x, -ERR_TOO_BIG, "a pattern has more than 32768 parts, its repetitions written out");
 	x->range[x->ranges++] = (struct range){low, high};
 	return 0;
 }
@@ -109,10 +109,10 @@ static int hex(struct regex *x, unsigned digits, uint32_t *c)
 	for (*c = 0; digits > 0; digits--, x->at++) {
 		const char *set = "0123456789abcdef", *found;
 		if (x->at == x->end || !*x->at)
-			return fail(x, -ERR_BAD_ARG, "a pattern's escape is not whole");
+			return fail(x, -ERR_BAD_ARG, "a pattern's escape is not whole: \\xHH, \\uHHHH or \\u{H...} is");
 		found = strchr(set, *x->at >= 'A' && *x->at <= 'F' ? *x->at | 0x20 : *x->at);
 		if (!found)
-			return fail(x, -ERR_BAD_ARG, "a pattern's escape is not whole");
+			return fail(x, -ERR_BAD_ARG, "a pattern's escape is not whole: \\xHH, \\uHHHH or \\u{H...} is");
 		*c = *c << 4 | (uint32_t)(found - set);
 	}
 	return 0;
@@ -124,7 +124,7 @@ static int unicode_escape(struct regex *x, uint32_t *c)
 	if (x->at < x->end && *x->at == '{') {
 		const char *close = memchr(x->at, '}', (size_t)(x->end - x->at));
 		if (!close || close - x->at < 2 || close - x->at > 7)
-			return fail(x, -ERR_BAD_ARG, "a pattern's escape is not whole");
+			return fail(x, -ERR_BAD_ARG, "a pattern's escape is not whole: \\xHH, \\uHHHH or \\u{H...} is");
 		x->at++;
 		TRY(hex(x, (unsigned)(close - x->at), c));
 		x->at++;
@@ -171,13 +171,15 @@ static int escape(struct regex *x, bool in_class, bool *set, uint32_t *c)
 	else if (e == 'b' && in_class)
 		*c = 8;
 	else if (e >= '0' && e <= '9')
-		return fail(x, -ERR_UNSUPPORTED, "a pattern looks back at what it matched");
+		return fail(x, -ERR_UNSUPPORTED, "a pattern looks back at what it matched, which is not supported");
 	else if (e == 'p' || e == 'P')
-		return fail(x, -ERR_UNSUPPORTED, "a pattern names a property of characters");
+		return fail(x, -ERR_UNSUPPORTED,
+				"a pattern names a property of characters (\\p), which is not supported: list them");
 	else if (e == 'b' || e == 'B')
-		return fail(x, -ERR_UNSUPPORTED, "a pattern asks for a word's edge");
+		return fail(x, -ERR_UNSUPPORTED, "a pattern asks for a word's edge (\\b), which is not supported");
 	else if ((e >= 'a' && e <= 'z') || (e >= 'A' && e <= 'Z'))
-		return fail(x, -ERR_BAD_ARG, "a pattern has an unknown escape");
+		return fail(x, -ERR_BAD_ARG,
+				"a pattern has an unknown escape: a letter that means nothing after a backslash");
 	else
 		*c = (uint8_t)e < 0x80 ? (uint8_t)e : character(&x->at);
 	return 0;
@@ -244,11 +246,12 @@ static int parse_group(struct regex *x, uint32_t *out)
 				return fail(x, -ERR_BAD_ARG, "a pattern's group has no name");
 			x->at = name + 1;
 		} else {
-			return fail(x, -ERR_UNSUPPORTED, "a pattern looks ahead or behind, or sets flags");
+			return fail(x, -ERR_UNSUPPORTED,
+					"a pattern looks ahead or behind, or sets flags, which is not supported");
 		}
 	}
 	if (++x->depth > PATTERN_DEPTH_MAX)
-		return fail(x, -ERR_TOO_BIG, "a pattern's groups are too deep");
+		return fail(x, -ERR_TOO_BIG, "a pattern's groups are nested deeper than 64");
 	TRY(parse_either(x, out));
 	x->depth--;
 	if (x->at == x->end)
@@ -305,9 +308,10 @@ static int count_read(struct regex *x, uint32_t *count)
 	for (*count = 0; x->at < x->end && *x->at >= '0' && *x->at <= '9'; x->at++) {
 		*count = *count * 10 + (uint32_t)(*x->at - '0');
 		if (*count > PATTERN_REPEAT_MAX)
-			return fail(x, -ERR_TOO_BIG, "a pattern repeats too often");
+			return fail(x, -ERR_TOO_BIG, "a pattern repeats a part more than 1024 times");
 	}
-	return x->at > start ? 0 : fail(x, -ERR_BAD_ARG, "a pattern's repetition is not one");
+	return x->at > start ? 0 : fail(x, -ERR_BAD_ARG,
+			"a pattern's repetition is none of {n}, {n,} and {n,m} with n up to m");
 }
 
 /* * + ? {n} {n,} {n,m}, each with a ? that says nothing here. False: there is none. */
@@ -330,7 +334,8 @@ static int parse_repeat(struct regex *x, bool *found, uint32_t *least, uint32_t 
 				TRY(count_read(x, most));
 		}
 		if (x->at == x->end || *x->at != '}' || *most < *least)
-			return fail(x, -ERR_BAD_ARG, "a pattern's repetition is not one");
+			return fail(x, -ERR_BAD_ARG,
+					"a pattern's repetition is none of {n}, {n,} and {n,m} with n up to m");
 		x->at++;
 	}
 	if (x->at < x->end && *x->at == '?')
@@ -377,7 +382,7 @@ static int parse_either(struct regex *x, uint32_t *out)
 static int add_step(struct regex *x, struct nstep step, uint32_t *at)
 {
 	if (x->steps == PATTERN_NODES_MAX)
-		return fail(x, -ERR_TOO_BIG, "a pattern has too many parts");
+		return fail(x, -ERR_TOO_BIG, "a pattern has more than 32768 parts, its repetitions written out");
 	TRY(dfa_spend(x->m, 1));
 	*at = x->steps;
 	x->step[x->steps++] = step;
@@ -507,7 +512,7 @@ int dfa_pattern(struct dfa_maker *m, const char *text, size_t length, bool searc
 	int code = -ERR_MEMORY;
 	*out = NULL;
 	if (length > PATTERN_BYTES_MAX) {
-		m->reason = "a pattern is too long";
+		m->reason = "a pattern has more than 16384 bytes";
 		return -ERR_TOO_BIG;
 	}
 	if (!dfa_utf8(text, length)) {

@@ -21,22 +21,26 @@ static const char *const key_names[KEY_COUNT] = {
 };
 
 /* Keywords that restrict and are not kept. */
+#define NOT_KEPT(word) "the schema has \"" word "\", which is not supported"
 static const struct { const char *name, *reason;
 } refused[] = {
-	{"not", "the schema has \"not\""},
-	{"if", "the schema has \"if\""},
-	{"contains", "the schema has \"contains\""},
-	{"dependencies", "the schema has \"dependencies\""},
-	{"dependentRequired", "the schema has \"dependentRequired\""},
-	{"dependentSchemas", "the schema has \"dependentSchemas\""},
-	{"unevaluatedItems", "the schema has \"unevaluatedItems\""},
-	{"unevaluatedProperties", "the schema has \"unevaluatedProperties\""},
-	{"$dynamicRef", "the schema has \"$dynamicRef\""},
-	{"$recursiveRef", "the schema has \"$recursiveRef\""},
-	{"extends", "the schema has \"extends\""},
-	{"disallow", "the schema has \"disallow\""},
-	{"divisibleBy", "the schema has \"divisibleBy\""},
+	{"not", NOT_KEPT("not")},
+	{"if", NOT_KEPT("if")},
+	{"contains", NOT_KEPT("contains")},
+	{"dependencies", NOT_KEPT("dependencies")},
+	{"dependentRequired", NOT_KEPT("dependentRequired")},
+	{"dependentSchemas", NOT_KEPT("dependentSchemas")},
+	{"unevaluatedItems", NOT_KEPT("unevaluatedItems")},
+	{"unevaluatedProperties", NOT_KEPT("unevaluatedProperties")},
+	{"$dynamicRef", NOT_KEPT("$dynamicRef")},
+	{"$recursiveRef", NOT_KEPT("$recursiveRef")},
+	{"extends", NOT_KEPT("extends")},
+	{"disallow", NOT_KEPT("disallow")},
+	{"divisibleBy", NOT_KEPT("divisibleBy")},
 };
+
+_Static_assert(VIEW_PARTS_MAX == 8 && BRANCHES_MAX == 128 && REF_BYTES_MAX == 1024 && SCHEMA_DEPTH_MAX == 80,
+	       "as the reasons say");
 
 bool part_has(const struct part *p, enum schema_key key)
 {
@@ -74,7 +78,7 @@ static int view_add(struct maker *m, struct view *v, struct json schema)
 		return 0;
 	}
 	if (v->count == VIEW_PARTS_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "too many schemas apply to one place");
+		return form_fail(m, -ERR_TOO_BIG, "more than 8 schemas apply to one place");
 	TRY(part_read(m, schema, &v->part[v->count]));
 	v->count++;
 	return 0;
@@ -144,10 +148,10 @@ int form_resolve(struct maker *m, struct json ref, struct json *out)
 	if (json_kind(ref) != JSON_STRING)
 		return form_fail(m, -ERR_BAD_ARG, "a $ref is no string");
 	if (ref.length > sizeof text)
-		return form_fail(m, -ERR_TOO_BIG, "a $ref is too long");
+		return form_fail(m, -ERR_TOO_BIG, "a $ref has more than 1024 bytes");
 	const size_t length = json_string(ref, text);
 	if (length == 0 || text[0] != '#' || (length > 1 && text[1] != '/'))
-		return form_fail(m, -ERR_UNSUPPORTED, "a $ref leads out of the schema");
+		return form_fail(m, -ERR_UNSUPPORTED, "a $ref leads out of the schema: only #, #/... is followed");
 	*out = m->root;
 	for (size_t at = 1; at < length;) {
 		const char *slash = memchr(text + at + 1, '/', length - at - 1);
@@ -175,7 +179,7 @@ static int make_ref(struct maker *m, struct json target, uint32_t *at)
 		}
 	}
 	if (m->refs == sizeof m->ref / sizeof m->ref[0])
-		return form_fail(m, -ERR_TOO_BIG, "the schema has too many references");
+		return form_fail(m, -ERR_TOO_BIG, "the schema has more than 1024 references");
 	TRY(form_add_node(m, (struct node){.kind = NODE_ANY}, at));
 	m->ref[m->refs].at = target.at;
 	m->ref[m->refs++].node = *at;
@@ -221,7 +225,7 @@ static int make_either(struct maker *m, const struct view *v, uint32_t which, en
 	while (count < BRANCHES_MAX && json_next(&walk, NULL, &branch[count]))
 		count++;
 	if (count == BRANCHES_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "an anyOf or oneOf has too many branches");
+		return form_fail(m, -ERR_TOO_BIG, "an anyOf or oneOf has more than 127 branches");
 	if (count == 0)
 		return form_fail(m, -ERR_BAD_ARG, "an allOf, anyOf or oneOf is empty");
 	bool alone = true;
@@ -230,7 +234,8 @@ static int make_either(struct maker *m, const struct view *v, uint32_t which, en
 	for (uint32_t i = 0; key == KEY_ONE && i < count; i++)
 		for (uint32_t k = 0; k < count; k++)
 			if (i != k && !form_exclusive(m, branch[i], branch[k], alone, 0))
-				return form_fail(m, -ERR_UNSUPPORTED, "the branches of a oneOf may both be true");
+				return form_fail(m, -ERR_UNSUPPORTED, "two branches of a oneOf may both be true: tell them "
+						"apart by a const, or say anyOf");
 	for (uint32_t i = 0; i < count; i++) {
 		struct view one = *v;
 		one.part[which].present &= ~(1ull << key);
@@ -252,11 +257,13 @@ int part_types(struct maker *m, const struct part *p, uint32_t *types)
 	while (!list || json_next(&walk, NULL, &item)) {
 		uint32_t t = 0;
 		if (json_kind(item) != JSON_STRING)
-			return form_fail(m, -ERR_BAD_ARG, "a type is no type");
+			return form_fail(m, -ERR_BAD_ARG,
+					"a type is none of null, boolean, integer, number, string, array and object");
 		while (t < TYPE_COUNT && !json_equals(item, type_names[t], strlen(type_names[t])))
 			t++;
 		if (t == TYPE_COUNT)
-			return form_fail(m, -ERR_BAD_ARG, "a type is no type");
+			return form_fail(m, -ERR_BAD_ARG,
+					"a type is none of null, boolean, integer, number, string, array and object");
 		/* Integers are numbers. */
 		*types |= 1u << t | (t == TYPE_NUMBER ? 1u << TYPE_INTEGER : 0);
 		if (!list)
@@ -371,7 +378,7 @@ static int make(struct maker *m, const struct view *from, uint32_t *at)
 	struct json target;
 	struct view *v = &(struct view){.never = from->never};
 	if (m->depth == SCHEMA_DEPTH_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "the schema is nested too deep");
+		return form_fail(m, -ERR_TOO_BIG, "the schema's schemas are nested deeper than 80");
 	m->depth++;
 	for (uint32_t i = 0; i < from->count; i++) /* what says nothing (more) is left out */
 		if (from->part[i].present)
@@ -454,7 +461,8 @@ static int enum_value(struct maker *m, const struct view *rest, bool plain, stru
 	TRY(json_write(value, &f->text));
 	const enum json_kind kind = json_kind(value);
 	if (!plain && (kind == JSON_ARRAY || kind == JSON_OBJECT))
-		return form_fail(m, -ERR_UNSUPPORTED, "an enum of objects or arrays has other keywords beside it");
+		return form_fail(m, -ERR_UNSUPPORTED,
+				"an enum of objects or arrays has other keywords beside it, which is not supported");
 	if (!plain && (kind == JSON_STRING || kind == JSON_NUMBER)) {
 		TRY(make_type(m, rest, kind == JSON_STRING ? TYPE_STRING : TYPE_NUMBER, &node));
 		if (!node_takes(m, node, f->text.bytes + from, f->text.length - from))

@@ -31,7 +31,7 @@ static int plan_find(const struct plan *p, struct json key, uint32_t *at)
 static int plan_add(struct maker *m, struct plan *p, struct json key, struct json schema, bool named)
 {
 	if (p->count == FORM_PROPERTIES_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "an object has too many properties");
+		return form_fail(m, -ERR_TOO_BIG, "an object has more than 1024 properties");
 	p->property[p->count].key = key;
 	p->property[p->count].schema = schema;
 	p->property[p->count].required = p->property[p->count].named = named;
@@ -183,7 +183,8 @@ static int narrow_names(struct maker *m, struct json names, struct dfa **all)
 	TRY(part_read(m, names, &p));
 	const uint64_t known = 1ull << KEY_PATTERN | 1ull << KEY_LENGTH_MIN | 1ull << KEY_LENGTH_MAX;
 	if ((p.present & ~(known | 1ull << KEY_TYPE)) != 0)
-		return form_fail(m, -ERR_UNSUPPORTED, "propertyNames says more than a pattern and lengths");
+		return form_fail(m, -ERR_UNSUPPORTED,
+				"propertyNames says more than a pattern and lengths, which is not supported");
 	struct view v = {.part = {p}, .count = 1};
 	TRY(schema_count(m, &v, KEY_LENGTH_MIN, true, 0, &low));
 	TRY(schema_count(m, &v, KEY_LENGTH_MAX, false, FORM_ENDLESS, &high));
@@ -207,7 +208,7 @@ static int extra_add(struct maker *m, struct dfa *keys, struct json schema, stru
 {
 	if (*count == BRANCHES_MAX) {
 		dfa_free(keys);
-		return form_fail(m, -ERR_TOO_BIG, "patternProperties has too many");
+		return form_fail(m, -ERR_TOO_BIG, "patternProperties has more than 128 patterns");
 	}
 	TRY(form_add_dfa(m, NODE_PATTERN, 0, keys, &list[*count].key));
 	TRY(form_schema(m, schema, &list[*count].value));

@@ -16,7 +16,8 @@ int schema_count(struct maker *m, const struct view *v, enum schema_key key, boo
 		if (!part_has(&v->part[i], key))
 			continue;
 		if (!json_integer(v->part[i].value[key], 0, UINT32_MAX - 1, &n))
-			return form_fail(m, -ERR_BAD_ARG, "a count in the schema is no count");
+			return form_fail(m, -ERR_BAD_ARG,
+					"a length or number of items is no whole number from 0 to 4294967294");
 		if (!found || (largest ? (uint32_t)n > *out : (uint32_t)n < *out))
 			*out = (uint32_t)n;
 		found = true;
@@ -37,7 +38,7 @@ static int bound_add(struct maker *m, const struct part *p, bool low, struct num
 			return form_fail(m, -ERR_BAD_ARG, "a bound in the schema is no number");
 		uint32_t *count = low ? &b->lows : &b->highs;
 		if (*count == sizeof b->low / sizeof b->low[0])
-			return form_fail(m, -ERR_TOO_BIG, "too many schemas apply to one place");
+			return form_fail(m, -ERR_TOO_BIG, "more than 8 schemas apply to one place");
 		(low ? b->low : b->high)[*count] = value;
 		(low ? b->low_open : b->high_open)[*count] = i == 1 || (old && json_true(p->value[open_key]));
 		++*count;
@@ -54,7 +55,8 @@ int schema_number(struct maker *m, const struct view *v, bool integer, uint32_t 
 		TRY(bound_add(m, p, true, &b));
 		TRY(bound_add(m, p, false, &b));
 		if (part_has(p, KEY_MULTIPLE) && !(integer && json_integer(p->value[KEY_MULTIPLE], 1, 1, &one)))
-			return form_fail(m, -ERR_UNSUPPORTED, "the schema has \"multipleOf\"");
+			return form_fail(m, -ERR_UNSUPPORTED,
+					"the schema has \"multipleOf\", which is not supported but as 1 of an integer");
 	}
 	return form_number(m, integer, &b, at);
 }
@@ -114,7 +116,7 @@ int schema_string(struct maker *m, const struct view *v, uint32_t *at)
 	if (low > high)
 		return form_add_node(m, (struct node){.kind = NODE_NONE}, at);
 	if (low > m->f->string_max)
-		return form_fail(m, -ERR_TOO_BIG, "a string must be longer than strings may be");
+		return form_fail(m, -ERR_TOO_BIG, "a minLength is more than strings without a pattern may have");
 	if (high > m->f->string_max)
 		high = m->f->string_max;
 	return form_add_node(m, (struct node){.kind = NODE_STRING, .low = low, .high = high}, at);
@@ -144,7 +146,8 @@ static int unique_check(struct maker *m, const struct view *v, uint32_t high)
 		if (json_kind(v->part[i].value[KEY_UNIQUE]) != JSON_BOOL)
 			return form_fail(m, -ERR_BAD_ARG, "uniqueItems is neither true nor false");
 		if (json_true(v->part[i].value[KEY_UNIQUE]) && high > 1)
-			return form_fail(m, -ERR_UNSUPPORTED, "the schema has \"uniqueItems\"");
+			return form_fail(m, -ERR_UNSUPPORTED,
+					"the schema has \"uniqueItems\", which is not supported but for one item at most");
 	}
 	return 0;
 }
@@ -172,7 +175,7 @@ int schema_array(struct maker *m, const struct view *v, uint32_t *at)
 	struct json_walk walk = json_walk(prefix);
 	while (json_next(&walk, NULL, &item)) {
 		if (node.count == BRANCHES_MAX)
-			return form_fail(m, -ERR_TOO_BIG, "prefixItems has too many");
+			return form_fail(m, -ERR_TOO_BIG, "prefixItems has more than 128 schemas");
 		TRY(form_schema(m, item, &child[node.count++]));
 	}
 	node.other = FORM_NONE;

@@ -74,17 +74,17 @@ static int arguments(struct maker *m, struct json function, uint32_t *at)
 	if (json_kind(parameters) == JSON_NULL)
 		parameters = (struct json){none, sizeof none - 1};
 	if (json_kind(parameters) != JSON_OBJECT)
-		return form_fail(m, -ERR_BAD_ARG, "a tool's parameters are no schema");
+		return form_fail(m, -ERR_BAD_ARG, "a tool's parameters are no schema, which is an object");
 	if (json_find(parameters, "type", &type) &&
 	    (json_kind(type) != JSON_STRING || !json_equals(type, "object", 6)))
-		return form_fail(m, -ERR_UNSUPPORTED, "a tool's parameters are no object");
+		return form_fail(m, -ERR_UNSUPPORTED, "a tool's parameters do not have the type object");
 	if (parameters.length > FORM_SCHEMA_BYTES_MAX)
-		return form_fail(m, -ERR_TOO_BIG, "the schema is too long");
+		return form_fail(m, -ERR_TOO_BIG, "the schema has more than 262144 bytes");
 	m->root = parameters;
 	m->refs = 0;
 	TRY(form_schema(m, parameters, at));
 	if (!json_find(parameters, "type", &type) && m->f->node[*at].kind != NODE_OBJECT)
-		return form_fail(m, -ERR_UNSUPPORTED, "a tool's parameters are no object");
+		return form_fail(m, -ERR_UNSUPPORTED, "a tool's parameters do not have the type object");
 	return 0;
 }
 

@@ -258,22 +258,37 @@ static enum json_scan read_token(const char **at, const char *end, bool final,
 	return JSON_WRONG;
 }
 
-enum json_scan json_scan(const char *text, size_t length, bool final, struct json *out)
+/* *stopped: behind what was read. */
+static enum json_scan scan_from(const char *text, size_t length, bool final, struct json *out,
+		const char **stopped)
 {
 	const char *end = text + length, *at = skip_space(text, end);
 	struct nesting in = {0};
 	enum expect expect = A_VALUE;
+	enum json_scan scan = JSON_WHOLE;
 	out->at = at;
 	do {
 		at = skip_space(at, end);
-		if (at == end)
-			return JSON_PART;
-		enum json_scan scan = read_token(&at, end, final, &in, &expect);
-		if (scan != JSON_WHOLE)
-			return scan;
-	} while (in.depth > 0);
+		scan = at == end ? JSON_PART : read_token(&at, end, final, &in, &expect);
+	} while (scan == JSON_WHOLE && in.depth > 0);
 	out->length = (size_t)(at - out->at);
-	return JSON_WHOLE;
+	*stopped = at;
+	return scan;
+}
+
+enum json_scan json_scan(const char *text, size_t length, bool final, struct json *out)
+{
+	const char *stopped;
+	return scan_from(text, length, final, out, &stopped);
+}
+
+size_t json_wrong_at(const char *text, size_t length)
+{
+	const char *stopped;
+	struct json value;
+	if (scan_from(text, length, true, &value, &stopped) == JSON_WHOLE)
+		stopped = skip_space(stopped, text + length);
+	return (size_t)(stopped - text);
 }
 
 int json_check(const char *text, size_t length, struct json *out)
@@ -388,10 +403,11 @@ static size_t string_piece(const char **at, const char *end, char form[4])
 	return character_write(c, (uint8_t *)form);
 }
 
-bool json_equals(struct json string, const char *text, size_t length)
+bool json_equals(struct json value, const char *text, size_t length)
 {
-	CHECK(json_kind(string) == JSON_STRING);
-	const char *at = string.at + 1, *end = string.at + string.length - 1;
+	if (json_kind(value) != JSON_STRING)
+		return false;
+	const char *at = value.at + 1, *end = value.at + value.length - 1;
 	char form[4];
 	size_t done = 0, n;
 	while ((n = string_piece(&at, end, form)) > 0) {

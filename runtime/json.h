@@ -27,6 +27,10 @@ struct json {
    JSON_DEPTH_MAX, whatever comes after that; -ERR_TOO_BIG: longer than JSON_BYTES_MAX. */
 int json_check(const char *text, size_t length, struct json *out);
 
+/* Where a text that json_check refuses as no JSON stops being one: the first byte that cannot be, or the
+   end. */
+size_t json_wrong_at(const char *text, size_t length);
+
 /* What a text begins with: a whole value (then *out has it; a number at the end of the text may go
    on and counts as whole only if `final`), the beginning of one, none, or one that is nested deeper
    than JSON_DEPTH_MAX. White space before it is skipped. */
@@ -49,8 +53,8 @@ bool json_next(struct json_walk *walk, struct json *key, struct json *value);
    value is no object. */
 bool json_find(struct json object, const char *key, struct json *value);
 
-/* Whether a string value is that text, escapes undone. */
-bool json_equals(struct json string, const char *text, size_t length);
+/* Whether a value is the string of that text, escapes undone. */
+bool json_equals(struct json value, const char *text, size_t length);
 /* Whether two string values are the same, however they are escaped. */
 bool json_same(struct json a, struct json b);
 /* The string's bytes, escapes undone, into `to`, which has room for string.length; returns how

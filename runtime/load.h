@@ -84,10 +84,15 @@ const struct gguf_value *gguf_find(const struct gguf *g, const char *key);
 /* Typed access. A key of another type is refused; a missing one leaves *out as it is, and is
    refused if `required`. */
 int gguf_u32(struct gguf *g, const char *key, bool required, uint32_t *out);
+int gguf_u16(struct gguf *g, const char *key, bool required, uint32_t *out);
 int gguf_f32(struct gguf *g, const char *key, bool required, float *out);
 int gguf_bool(struct gguf *g, const char *key, bool *out);
 int gguf_string(struct gguf *g, const char *key, bool required, const char **out,
 		size_t *length);
+
+/* An array of the item type; NULL if it is missing and need not be there. */
+int gguf_array(struct gguf *g, const char *key, uint32_t item_type, bool required,
+		const struct gguf_value **out);
 
 /* Name and block of a tensor type as the format numbers it. NULL if there is no such type (or no
    longer). *elements is 0 for a type that is known and not taken. */

@@ -525,6 +525,29 @@ int gguf_u32(struct gguf *g, const char *key, bool required, uint32_t *out)
 	return 0;
 }
 
+int gguf_u16(struct gguf *g, const char *key, bool required, uint32_t *out)
+{
+	const struct gguf_value *v;
+	TRY(typed(g, key, GGUF_U16, required, &v));
+	if (v)
+		*out = (uint32_t)(g->bytes[v->at] | g->bytes[v->at + 1] << 8);
+	return 0;
+}
+
+int gguf_array(struct gguf *g, const char *key, uint32_t item_type, bool required,
+		const struct gguf_value **out)
+{
+	*out = gguf_find(g, key);
+	if (!*out)
+		return required ? gguf_refuse(g, -ERR_BAD_FILE, "%s: the key is missing", key) : 0;
+	const bool array = (*out)->type == GGUF_ARRAY;
+	if (array && (*out)->item_type == item_type)
+		return 0;
+	return gguf_refuse(g, -ERR_BAD_FILE, "%s: its type is %s%s, it must be an array of %s", key,
+			   array ? "an array of " : "", type_name[array ? (*out)->item_type : (*out)->type],
+			   type_name[item_type]);
+}
+
 int gguf_f32(struct gguf *g, const char *key, bool required, float *out)
 {
 	const struct gguf_value *v;

@@ -157,7 +157,8 @@ int hub_check(struct hub *hub, const char *name, const char *what, const char *t
 	const int code = json_check(text, length, out);
 	if (code == -ERR_OUT_OF_RANGE)
 		return hub_refuse(hub, -ERR_BAD_FILE, "%s: %s is nested deeper than %d", name, what, JSON_DEPTH_MAX);
-	return code == 0 ? 0 : hub_refuse(hub, -ERR_BAD_FILE, "%s: %s is no JSON", name, what);
+	return code == 0 ? 0 : hub_refuse(hub, -ERR_BAD_FILE, "%s: %s is no JSON: byte %zu", name, what,
+					  json_wrong_at(text, length));
 }
 
 int hub_json(struct hub *hub, const char *name, bool required, struct hub_text *out)

@@ -46,7 +46,7 @@ struct hub {
 	int folder;
 	struct hub_out out;
 	const struct family *family;
-	bool gemma, tied, tied_stated;
+	bool gemma, tied;
 	float attention_scale;  /* 0: as the family has it */
 	uint32_t bos, eos;      /* of config.json; UINT32_MAX: none */
 	uint32_t file_count;

@@ -14,6 +14,7 @@ static const double pi = 3.14159265358979323846;
 struct config {
 	struct hub *hub;
 	struct json json;
+	const char *where; /* "" or the name of a part of the file, with a colon */
 };
 
 /* A member that is there and not null. */
@@ -28,10 +29,12 @@ static int count_field(const struct config *c, const char *field, bool required,
 	int64_t number;
 	char name[64];
 	if (!has(c, field, &value))
-		return required ? hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s is missing", field) : 0;
+		return required ? hub_refuse(c->hub, -ERR_BAD_FILE,
+				"config.json: %s%s is missing", c->where, field) : 0;
 	if (!json_integer(value, 1, INT32_MAX, &number))
-		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s is no number from 1 to %d", field,
-				  INT32_MAX);
+		return hub_refuse(c->hub, -ERR_BAD_FILE,
+				"config.json: %s%s: %s is no number from 1 to %d", c->where, field,
+				  gguf_show(value.at, value.length), INT32_MAX);
 	snprintf(name, sizeof name, "%s.%s", c->hub->family->name, key);
 	hub_key_u32(&c->hub->out, name, (uint32_t)number);
 	return 0;
@@ -54,7 +57,8 @@ static int real_value(const struct config *c, struct json value, const char *fie
 	double number;
 	char name[64];
 	if (!real_of(value, &number))
-		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s is no number", field);
+		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s%s: %s is no number", c->where, field,
+				  gguf_show(value.at, value.length));
 	const float narrow = (float)number;
 	uint32_t bits;
 	memcpy(&bits, &narrow, sizeof bits);
@@ -69,13 +73,20 @@ static int real_field(const struct config *c, const char *field, bool required, 
 	struct json value;
 	if (has(c, field, &value))
 		return real_value(c, value, field, key);
-	return required ? hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s is missing", field) : 0;
+	return required ? hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s%s is missing", c->where, field) : 0;
 }
 
-static bool true_field(const struct config *c, const char *field)
+/* What is said, or else what *out is. */
+static int flag_field(const struct config *c, const char *field, bool *out)
 {
 	struct json value;
-	return has(c, field, &value) && json_kind(value) == JSON_BOOL && json_true(value);
+	if (!has(c, field, &value))
+		return 0;
+	if (json_kind(value) != JSON_BOOL)
+		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s: %s is neither true nor false", field,
+				  gguf_show(value.at, value.length));
+	*out = json_true(value);
+	return 0;
 }
 
 static int type_find(const struct config *c)
@@ -86,8 +97,11 @@ static int type_find(const struct config *c)
 		     {"gemma3_text", "gemma3"}};
 	struct json value;
 	char name[64] = "";
-	if (!has(c, "model_type", &value) || !hub_string(value, name, sizeof name))
+	if (!has(c, "model_type", &value))
 		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: model_type is missing");
+	if (!hub_string(value, name, sizeof name))
+		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: model_type: %s is no string of 1 to %zu bytes",
+				  gguf_show(value.at, value.length), sizeof name - 1);
 	for (size_t i = 0; i < sizeof types / sizeof types[0]; i++)
 		if (!strcmp(name, types[i].type))
 			c->hub->family = family_find(types[i].family, strlen(types[i].family));
@@ -103,44 +117,36 @@ static int type_find(const struct config *c)
 static int absent_check(const struct config *c)
 {
 	static const char *const fields[] = {"quantization_config", "num_local_experts", "num_experts"};
+	static const char *const flags[] = {"mlp_bias", "use_bidirectional_attention"};
 	struct json value;
 	char name[40] = "";
 	for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
 		if (has(c, fields[i], &value))
 			return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: %s is not supported",
 					  fields[i]);
-	if (true_field(c, "mlp_bias"))
-		return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: mlp_bias is not supported");
+	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++) {
+		bool said = false;
+		TRY(flag_field(c, flags[i], &said));
+		if (said)
+			return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: %s is not supported", flags[i]);
+	}
 	const char *act = c->hub->gemma ? "gelu_pytorch_tanh" : "silu";
 	if ((has(c, "hidden_activation", &value) || has(c, "hidden_act", &value)) &&
 	    (!hub_string(value, name, sizeof name) || strcmp(name, act)))
-		return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: activation \"%s\", only %s is supported",
-				  gguf_show(name, strlen(name)), act);
+		return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: activation %s, only %s is supported",
+				  gguf_show(value.at, value.length), act);
 	return 0;
 }
 
-static int window_read(const struct config *c)
+/* Which layers have a window follows from the period; a list of them must say the same. */
+static int layers_check(const struct config *c, int64_t period)
 {
-	struct json value;
-	const bool qwen = !strncmp(c->hub->family->name, "qwen", 4);
-	if (qwen && !true_field(c, "use_sliding_window"))
+	struct json value, item, count;
+	int64_t layers = 0;
+	if (!has(c, "layer_types", &value))
 		return 0;
-	TRY(count_field(c, "sliding_window", false, "attention.sliding_window"));
-	if (!c->hub->gemma)
-		return 0;
-	int64_t period = 6, layers = 0;
-	if (has(c, "sliding_window_pattern", &value) || has(c, "_sliding_window_pattern", &value)) {
-		if (!json_integer(value, 1, MODEL_LAYERS_MAX, &period))
-			return hub_refuse(c->hub, -ERR_BAD_FILE,
-					  "config.json: sliding_window_pattern is not 1 to %d",
-					  MODEL_LAYERS_MAX);
-		hub_key_u32(&c->hub->out, "gemma3.attention.sliding_window_pattern", (uint32_t)period);
-	}
-	if (!has(c, "layer_types", &value) || json_kind(value) != JSON_ARRAY)
-		return 0;
-	struct json item;
 	struct json_walk walk = json_walk(value);
-	while (json_next(&walk, NULL, &item)) {
+	while (json_kind(value) == JSON_ARRAY && json_next(&walk, NULL, &item)) {
 		const bool local = ++layers % period != 0;
 		const char *want = local ? "sliding_attention" : "full_attention";
 		if (!json_equals(item, want, strlen(want)))
@@ -148,23 +154,50 @@ static int window_read(const struct config *c)
 					  "config.json: layer_types: layer %lld is not %s, one in %lld is full",
 					  (long long)layers, want, (long long)period);
 	}
+	if (has(c, "num_hidden_layers", &count) && !json_integer(count, layers, layers, &layers))
+		return hub_refuse(c->hub, -ERR_BAD_FILE,
+				"config.json: layer_types is no list of num_hidden_layers, %s, names",
+				  gguf_show(count.at, count.length));
 	return 0;
 }
 
+static int window_read(const struct config *c)
+{
+	struct json value;
+	bool used = strncmp(c->hub->family->name, "qwen", 4) != 0;
+	if (!used)
+		TRY(flag_field(c, "use_sliding_window", &used));
+	if (!used)
+		return 0;
+	TRY(count_field(c, "sliding_window", c->hub->gemma, "attention.sliding_window"));
+	if (!c->hub->gemma)
+		return 0;
+	int64_t period = 6;
+	if (has(c, "sliding_window_pattern", &value) || has(c, "_sliding_window_pattern", &value)) {
+		if (!json_integer(value, 1, MODEL_LAYERS_MAX, &period))
+			return hub_refuse(c->hub, -ERR_BAD_FILE,
+					  "config.json: sliding_window_pattern: %s is no number from 1 to %d",
+					  gguf_show(value.at, value.length), MODEL_LAYERS_MAX);
+		hub_key_u32(&c->hub->out, "gemma3.attention.sliding_window_pattern", (uint32_t)period);
+	}
+	return layers_check(c, period);
+}
+
 /* Llama 3.1's factors: what they do is in transformers' modeling_rope_utils.py. */
-static int factors_make(const struct config *c, const struct config *scaling, double base, uint32_t head)
+static int factors_make(const struct config *c, const struct config *rope, double base, uint32_t head)
 {
 	static const char *const fields[4] = {"factor", "low_freq_factor", "high_freq_factor",
 					      "original_max_position_embeddings"};
 	struct json value;
 	double f[4];
 	for (int i = 0; i < 4; i++)
-		if (!has(scaling, fields[i], &value) || !real_of(value, &f[i]) || !(f[i] > 0) || f[i] > 1e9)
-			return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: rope_scaling: %s is no number above 0",
-					  fields[i]);
+		if (!has(rope, fields[i], &value) || !real_of(value, &f[i]) || !(f[i] > 0) || f[i] > 1e9)
+			return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s%s is no number above 0, up to 1e9",
+					  rope->where, fields[i]);
 	if (!(f[2] > f[1]))
 		return hub_refuse(c->hub, -ERR_BAD_FILE,
-				  "config.json: rope_scaling: high_freq_factor is not above low_freq_factor");
+				  "config.json: %shigh_freq_factor %g is not above low_freq_factor %g", rope->where,
+				  f[2], f[1]);
 	struct tensor t = {.type = TYPE_F32, .rows = 1, .columns = head / 2,
 			   .bytes = (uint64_t)(head / 2) * sizeof(float)};
 	float *made = hub_make(c->hub, t.bytes);
@@ -184,32 +217,87 @@ static int factors_make(const struct config *c, const struct config *scaling, do
 	return hub_tensor(c->hub, "rope_freqs.weight", &t);
 }
 
+/* What RoPE does in the layers that see all: rope_scaling with the base beside it, or rope_parameters with
+   the base in it, which newer files have, and may have once for each kind of layer. In *local what window
+   layers do, if it is said apart; at NULL otherwise. */
+static int rope_find(const struct config *c, struct config *rope, struct config *local)
+{
+	struct json value;
+	const bool newer = has(c, "rope_parameters", &rope->json), older = has(c, "rope_scaling", &value);
+	if (newer && older)
+		return hub_refuse(c->hub, -ERR_BAD_FILE,
+				"config.json: rope_parameters and rope_scaling: one of the two is taken");
+	rope->where = newer ? "rope_parameters: " : "rope_scaling: ";
+	if (older)
+		rope->json = value;
+	if (!newer && !older)
+		rope->json = (struct json){"{}", 2};
+	if (json_kind(rope->json) != JSON_OBJECT)
+		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s%s is no object", rope->where,
+				  gguf_show(rope->json.at, rope->json.length));
+	if (!newer || !json_find(rope->json, "full_attention", &value))
+		return 0;
+	if (json_kind(value) != JSON_OBJECT || !json_find(rope->json, "sliding_attention", &local->json) ||
+	    json_kind(local->json) != JSON_OBJECT)
+		return hub_refuse(c->hub, -ERR_BAD_FILE,
+				  "config.json: rope_parameters: full_attention and sliding_attention are not two objects");
+	rope->json = value;
+	rope->where = "rope_parameters: full_attention: ";
+	local->where = "rope_parameters: sliding_attention: ";
+	return 0;
+}
+
+/* The kind of scaling; and what would turn a part of a head only is refused. */
+static int rope_kind(const struct config *rope, char *kind, size_t room)
+{
+	struct json value;
+	double part;
+	snprintf(kind, room, "default");
+	if ((has(rope, "rope_type", &value) || has(rope, "type", &value)) && !hub_string(value, kind, room))
+		return hub_refuse(rope->hub, -ERR_BAD_FILE, "config.json: %srope_type: %s is no name", rope->where,
+				  gguf_show(value.at, value.length));
+	if (has(rope, "partial_rotary_factor", &value) && !(real_of(value, &part) && part >= 1 && part <= 1))
+		return hub_refuse(rope->hub, -ERR_UNSUPPORTED,
+				"config.json: %spartial_rotary_factor: %s is not supported, only 1",
+				  rope->where, gguf_show(value.at, value.length));
+	return 0;
+}
+
 static int rope_read(const struct config *c, uint32_t head)
 {
-	struct config inner = {.hub = c->hub};
+	struct config rope = {.hub = c->hub}, local = {.hub = c->hub};
 	struct json value;
-	char kind[32] = "default", key[64];
+	char kind[32], key[64];
 	double base = 10000;
-	TRY(real_field(c, "rope_theta", false, "rope.freq_base"));
-	if (has(c, "rope_theta", &value))
+	TRY(rope_find(c, &rope, &local));
+	TRY(rope_kind(c, kind, sizeof kind));
+	const struct config *of_base = has(&rope, "rope_theta", &value) ? &rope : c;
+	TRY(real_field(of_base, "rope_theta", c->hub->gemma, "rope.freq_base"));
+	if (has(of_base, "rope_theta", &value))
 		real_of(value, &base);
-	if (c->hub->gemma)
+	if (local.json.at) {
+		TRY(rope_kind(&local, kind, sizeof kind));
+		if (strcmp(kind, "default"))
+			return hub_refuse(c->hub, -ERR_UNSUPPORTED,
+					"config.json: %s\"%s\" is not supported, only default",
+					  local.where, gguf_show(kind, strlen(kind)));
+		if (c->hub->gemma)
+			TRY(real_field(&local, "rope_theta", true, "rope.freq_base_swa"));
+	} else if (c->hub->gemma) {
 		TRY(real_field(c, "rope_local_base_freq", false, "rope.freq_base_swa"));
-	if (!has(c, "rope_scaling", &inner.json))
-		return 0;
-	if ((has(&inner, "rope_type", &value) || has(&inner, "type", &value)) &&
-	    !hub_string(value, kind, sizeof kind))
-		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: rope_scaling: no rope_type");
+	}
+	TRY(rope_kind(&rope, kind, sizeof kind));
 	if (!strcmp(kind, "default"))
 		return 0;
 	if (!strcmp(kind, "llama3"))
-		return factors_make(c, &inner, base, head);
+		return factors_make(c, &rope, base, head);
 	if (strcmp(kind, "linear"))
-		return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: rope_scaling: \"%s\" is not supported",
-				  gguf_show(kind, strlen(kind)));
+		return hub_refuse(c->hub, -ERR_UNSUPPORTED,
+				"config.json: %s\"%s\" is not supported; default, linear and llama3 are",
+				  rope.where, gguf_show(kind, strlen(kind)));
 	snprintf(key, sizeof key, "%s.rope.scaling.type", c->hub->family->name);
 	hub_key_text(&c->hub->out, key, "linear", 6);
-	return real_field(&inner, "factor", true, "rope.scaling.factor");
+	return real_field(&rope, "factor", true, "rope.scaling.factor");
 }
 
 /* The size of a head, for what must be known here; what is wrong in it is found by the reader of the
@@ -228,23 +316,26 @@ static uint32_t head_of(const struct config *c)
 }
 
 /* An id, or the first of a list; UINT32_MAX: none. */
-static uint32_t id_field(const struct config *c, const char *field)
+static int id_field(const struct config *c, const char *field, uint32_t *out)
 {
 	struct json value;
 	int64_t id;
+	*out = UINT32_MAX;
 	if (!has(c, field, &value))
-		return UINT32_MAX;
-	if (json_kind(value) == JSON_ARRAY) {
-		struct json_walk walk = json_walk(value);
-		if (!json_next(&walk, NULL, &value))
-			return UINT32_MAX;
-	}
-	return json_integer(value, 0, INT32_MAX, &id) ? (uint32_t)id : UINT32_MAX;
+		return 0;
+	struct json_walk walk = json_walk(value);
+	if (json_kind(value) == JSON_ARRAY && !json_next(&walk, NULL, &value))
+		return 0;
+	if (!json_integer(value, 0, INT32_MAX, &id))
+		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s: %s is no id from 0 to %d", field,
+				  gguf_show(value.at, value.length), INT32_MAX);
+	*out = (uint32_t)id;
+	return 0;
 }
 
 int hub_config(struct hub *hub, struct json json)
 {
-	const struct config config = {hub, json}, *c = &config;
+	const struct config config = {hub, json, ""}, *c = &config;
 	struct json value;
 	double scalar;
 	if (json_kind(json) != JSON_OBJECT)
@@ -269,13 +360,14 @@ int hub_config(struct hub *hub, struct json json)
 	TRY(rope_read(c, head_of(c)));
 	if (has(c, "query_pre_attn_scalar", &value)) {
 		if (!real_of(value, &scalar) || !(scalar > 0))
-			return hub_refuse(hub, -ERR_BAD_FILE, "config.json: query_pre_attn_scalar is no number above 0");
+			return hub_refuse(hub, -ERR_BAD_FILE,
+					"config.json: query_pre_attn_scalar: %s is no number above 0",
+					  gguf_show(value.at, value.length));
 		hub->attention_scale = (float)(1 / sqrt(scalar));
 	}
 	/* Gemma's is tied unless the file says otherwise, the others' is not. */
-	hub->tied_stated = has(c, "tie_word_embeddings", &value);
-	hub->tied = hub->tied_stated ? true_field(c, "tie_word_embeddings") : hub->gemma;
-	hub->bos = id_field(c, "bos_token_id");
-	hub->eos = id_field(c, "eos_token_id");
-	return 0;
+	hub->tied = hub->gemma;
+	TRY(flag_field(c, "tie_word_embeddings", &hub->tied));
+	TRY(id_field(c, "bos_token_id", &hub->bos));
+	return id_field(c, "eos_token_id", &hub->eos);
 }

@@ -25,6 +25,8 @@ struct tables {
 	size_t used;
 	bool scores;         /* SentencePiece */
 	struct map *ids;     /* by text */
+	/* A field that is not what it should be, and what it is not; NULL: none was met. */
+	const char *wrong, *wrong_as;
 };
 
 /* The patterns of the pre-tokenizers that are known, by which their tokenizer.json cuts text. */
@@ -46,12 +48,17 @@ static bool is(struct json object, const char *field, const char *text)
 	return json_find(object, field, &value) && json_equals(value, text, strlen(text));
 }
 
-static bool is_true(struct json object, const char *field, bool otherwise)
+/* What is neither is noted, and refused in the end. */
+static bool is_true(struct tables *t, struct json object, const char *field, bool otherwise)
 {
 	struct json value;
-	if (!json_find(object, field, &value) || json_kind(value) != JSON_BOOL)
+	if (!json_find(object, field, &value) || json_kind(value) == JSON_NULL)
 		return otherwise;
-	return json_true(value);
+	if (json_kind(value) == JSON_BOOL)
+		return json_true(value);
+	t->wrong = field;
+	t->wrong_as = "neither true nor false";
+	return otherwise;
 }
 
 /* Keeps a string's bytes in the arena. */
@@ -79,13 +86,18 @@ static uint32_t spaces_back(char *text, uint32_t length)
 static int token_put(struct tables *t, struct json text, struct json id_value, uint32_t kind)
 {
 	int64_t id;
-	if (json_kind(text) != JSON_STRING || !json_integer(id_value, 0, HUB_TOKENS_MAX - 1, &id))
-		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: a token's id is not 0 to %d",
+	if (json_kind(text) != JSON_STRING)
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: an added token's content is %s, no string",
+				  gguf_show(text.at, text.length));
+	if (!json_integer(id_value, 0, HUB_TOKENS_MAX - 1, &id))
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: the id of %s is %s, not 0 to %d",
+				  gguf_show(text.at, text.length), gguf_show(id_value.at, id_value.length),
 				  HUB_TOKENS_MAX - 1);
 	struct token *token = &t->token[id];
 	if (token->text && kind == TOKEN_NORMAL)
-		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: id %lld is there twice",
-				  (long long)id);
+		return hub_refuse(t->hub, -ERR_BAD_FILE,
+				"tokenizer.json: id %lld is there twice, of %s and of %s", (long long)id,
+				  gguf_show(token->text, token->length), gguf_show(text.at, text.length));
 	token->text = keep(t, text, &token->length);
 	token->kind = kind;
 	if (kind == TOKEN_USER && t->scores)
@@ -99,7 +111,7 @@ static int vocabulary_take(struct tables *t, struct json model, struct json root
 {
 	struct json vocab, added, key, value, item, content, id;
 	if (!json_find(model, "vocab", &vocab) || json_kind(vocab) != JSON_OBJECT)
-		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: model has no vocab");
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: model has no vocab, as an object");
 	struct json_walk walk = json_walk(vocab);
 	while (json_next(&walk, &key, &value))
 		TRY(token_put(t, key, value, TOKEN_NORMAL));
@@ -109,9 +121,10 @@ static int vocabulary_take(struct tables *t, struct json model, struct json root
 		while (json_next(&walk, NULL, &item)) {
 			if (!json_find(item, "content", &content) || !json_find(item, "id", &id))
 				return hub_refuse(t->hub, -ERR_BAD_FILE,
-						  "tokenizer.json: an added token has no content or id");
+						  "tokenizer.json: added token %s has no content or no id",
+						  gguf_show(item.at, item.length));
 			TRY(token_put(t, content, id,
-				      is_true(item, "special", false) ? TOKEN_CONTROL : TOKEN_USER));
+				      is_true(t, item, "special", false) ? TOKEN_CONTROL : TOKEN_USER));
 		}
 	}
 	if (t->count == 0)
@@ -156,14 +169,17 @@ static int merge_text(struct tables *t, struct json merge, uint32_t number, char
 	const size_t before = t->used;
 	if (json_kind(merge) == JSON_STRING) {
 		*joined = keep(t, merge, length);
-		return 0;
+		if (*length > 2 && memchr(*joined + 1, ' ', *length - 2))
+			return 0;
+		parts = 3;
 	}
 	struct json_walk walk = json_walk(merge);
-	while (json_kind(merge) == JSON_ARRAY && json_next(&walk, NULL, &item))
+	while (json_kind(merge) == JSON_ARRAY && parts < 3 && json_next(&walk, NULL, &item))
 		if (parts == 2 || json_kind(part[parts++] = item) != JSON_STRING)
 			parts = 3;
 	if (parts != 2)
-		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: merge %u is not two parts", number);
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: merge %u is %s, not two parts", number,
+				  gguf_show(merge.at, merge.length));
 	uint32_t first, second;
 	keep(t, part[0], &first);
 	t->arena[t->used++] = ' ';
@@ -178,7 +194,7 @@ static void merge_score(struct tables *t, char *text, uint32_t length, uint32_t 
 {
 	char *space = length > 2 ? memchr(text + 1, ' ', length - 2) : NULL;
 	if (!space)
-		return; /* a vocabulary with scores has no use for it */
+		return; /* a pair of which one is empty */
 	memmove(space, space + 1, (size_t)(text + length - space - 1));
 	const uint32_t id = map_find(t->ids, text, length - 1);
 	if (id != UINT32_MAX && t->token[id].score < -1e8f)
@@ -192,7 +208,7 @@ static int merges_take(struct tables *t, struct json model)
 	uint64_t count = 0;
 	uint32_t number = 0;
 	if (!json_find(model, "merges", &merges) || json_kind(merges) != JSON_ARRAY)
-		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: model has no merges");
+		return hub_refuse(t->hub, -ERR_BAD_FILE, "tokenizer.json: model has no merges, as a list");
 	struct json_walk walk = json_walk(merges);
 	while (json_next(&walk, NULL, &item))
 		count++;
@@ -224,7 +240,7 @@ static int merges_take(struct tables *t, struct json model)
 }
 
 /* Which known one the cutting is; NULL if none. */
-static const char *pre_find(struct json root)
+static const char *pre_find(struct tables *t, struct json root)
 {
 	struct json pre, list, item, pattern, regex;
 	bool digits = false, bytes = false, bytes_cut = false;
@@ -236,9 +252,9 @@ static const char *pre_find(struct json root)
 	while (sequence ? json_next(&walk, NULL, &item) : (item = pre, true)) {
 		if (is(item, "type", "ByteLevel")) {
 			bytes = true;
-			bytes_cut = is_true(item, "use_regex", true);
+			bytes_cut = is_true(t, item, "use_regex", true);
 		} else if (is(item, "type", "Digits")) {
-			digits = is_true(item, "individual_digits", false);
+			digits = is_true(t, item, "individual_digits", false);
 			if (!digits)
 				return NULL;
 		} else if (is(item, "type", "Split")) {
@@ -261,8 +277,46 @@ static const char *pre_find(struct json root)
 	return found ? found : !bytes_cut ? NULL : digits ? "smollm" : "gpt-2";
 }
 
+/* One step of a normaliser. NFC is passed over, as llama.cpp does: text is cut as it came. A vocabulary of
+   scores has a space put before, and U+2581 for spaces. */
+static int step_check(const struct tables *t, struct json step)
+{
+	struct json part, text;
+	const bool spaces = is(step,
+			"type", "Replace") && json_find(step, "pattern", &part) && is(part, "String", " ") &&
+			    is(step, "content", "\xe2\x96\x81");
+	if (is(step, "type", "NFC") || (t->scores && (is(step, "type", "Prepend") || spaces)))
+		return 0;
+	if (!json_find(step, "type", &text))
+		text = step;
+	return hub_refuse(t->hub, -ERR_UNSUPPORTED,
+			"tokenizer.json: its normalizer has a step %s that is not supported; NFC is, "
+			  "and with byte_fallback Prepend and Replace of spaces", gguf_show(text.at, text.length));
+}
+
+/* What else would give other ids and is not done here. */
+static int rest_check(const struct tables *t, struct json model, struct json root)
+{
+	static const char *const absent[] = {"continuing_subword_prefix", "end_of_word_suffix", "dropout"};
+	struct json value, item;
+	for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
+		if (json_find(model, absent[i], &value) && json_kind(value) != JSON_NULL && !json_equals(value,
+				"", 0))
+			return hub_refuse(t->hub, -ERR_UNSUPPORTED,
+					"tokenizer.json: its model has %s %s, which is not supported",
+					  absent[i], gguf_show(value.at, value.length));
+	if (!json_find(root, "normalizer", &value) || json_kind(value) == JSON_NULL)
+		return 0;
+	if (!is(value, "type", "Sequence") || !json_find(value, "normalizers", &value))
+		return step_check(t, value);
+	struct json_walk walk = json_walk(value);
+	while (json_next(&walk, NULL, &item))
+		TRY(step_check(t, item));
+	return 0;
+}
+
 /* Whether a space is put before text: by a normaliser that prepends, or by Metaspace. */
-static bool space_before(struct json root)
+static bool space_before(struct tables *t, struct json root)
 {
 	struct json part, list, item, scheme;
 	if (json_find(root, "normalizer", &part)) {
@@ -279,21 +333,22 @@ static bool space_before(struct json root)
 		return false;
 	if (json_find(part, "prepend_scheme", &scheme))
 		return !json_equals(scheme, "never", 5);
-	return is_true(part, "add_prefix_space", true);
+	return is_true(t, part, "add_prefix_space", true);
 }
 
 /* A token that a field names by its text, as a string or in "content". */
-static uint32_t named(const struct tables *t, struct json config, const char *field)
+static uint32_t named(struct tables *t, struct json config, const char *field)
 {
 	struct json value;
 	char text[256];
-	if (!json_find(config, field, &value))
+	if (!json_find(config, field, &value) || json_kind(value) == JSON_NULL)
 		return UINT32_MAX;
-	if (json_kind(value) == JSON_OBJECT && !json_find(value, "content", &value))
-		return UINT32_MAX;
-	if (!hub_string(value, text, sizeof text))
-		return UINT32_MAX;
-	return map_find(t->ids, text, strlen(text));
+	json_find(value, "content", &value);
+	if (hub_string(value, text, sizeof text))
+		return map_find(t->ids, text, strlen(text));
+	t->wrong = field;
+	t->wrong_as = "no token's text, nor has it one as content";
+	return UINT32_MAX;
 }
 
 static void id_write(const struct tables *t, const char *key, uint32_t id)
@@ -303,7 +358,7 @@ static void id_write(const struct tables *t, const char *key, uint32_t id)
 }
 
 /* The template: chat_template.jinja, or a field that is a string or a list of named ones. */
-static int template_take(const struct tables *t, struct json config)
+static int template_take(struct tables *t, struct json config)
 {
 	struct json value, item, first = {0};
 	struct hub_text own = {0};
@@ -315,6 +370,10 @@ static int template_take(const struct tables *t, struct json config)
 				json_find(item, "template", &first);
 		if (json_kind(value) == JSON_ARRAY && first.at)
 			value = first;
+		if (json_kind(value) != JSON_STRING && json_kind(value) != JSON_NULL) {
+			t->wrong = "chat_template";
+			t->wrong_as = "no text, nor a list of named ones";
+		}
 		if (json_kind(value) == JSON_STRING) {
 			own.bytes = malloc(value.length + 1);
 			if (own.bytes)
@@ -360,9 +419,9 @@ static int config_take(struct tables *t, struct json root)
 		id_write(t, "tokenizer.ggml.unknown_token_id", named(t, json, "unk_token"));
 		id_write(t, "tokenizer.ggml.padding_token_id", named(t, json, "pad_token"));
 		hub_key_bool(&t->hub->out, "tokenizer.ggml.add_bos_token",
-			     is_true(json, "add_bos_token", token_before(root)));
+			     is_true(t, json, "add_bos_token", token_before(root)));
 		if (t->scores)
-			hub_key_bool(&t->hub->out, "tokenizer.ggml.add_space_prefix", space_before(root));
+			hub_key_bool(&t->hub->out, "tokenizer.ggml.add_space_prefix", space_before(t, root));
 		code = template_take(t, json);
 	}
 	free(config.bytes);
@@ -374,11 +433,15 @@ static int tables_fill(struct tables *t, struct json root)
 	struct json model;
 	struct hub *hub = t->hub;
 	if (!json_find(root, "model", &model) || !is(model, "type", "BPE"))
-		return hub_refuse(hub, -ERR_UNSUPPORTED, "tokenizer.json: its model is no BPE");
-	t->scores = is_true(model, "byte_fallback", false);
-	const char *pre = t->scores ? "default" : pre_find(root);
+		return hub_refuse(hub, -ERR_UNSUPPORTED,
+				"tokenizer.json: its model's type is no BPE, only that is supported");
+	t->scores = is_true(t, model, "byte_fallback", false);
+	const char *pre = t->scores ? "default" : pre_find(t, root);
 	if (!pre)
-		return hub_refuse(hub, -ERR_UNSUPPORTED, "tokenizer.json: its pre_tokenizer is none that is known");
+		return hub_refuse(hub, -ERR_UNSUPPORTED,
+				"tokenizer.json: its pre_tokenizer is none that is known: those of smollm, "
+				  "gpt-2, qwen2, llama-bpe and tekken are");
+	TRY(rest_check(t, model, root));
 	for (uint32_t i = 0; i < HUB_TOKENS_MAX; i++)
 		t->token[i].score = -1e9f;
 	const char *kind = t->scores ? "llama" : "gpt2";
@@ -402,6 +465,9 @@ int hub_tokenizer(struct hub *hub)
 		code = t.token && t.arena ? tables_fill(&t, text.json)
 					  : hub_refuse(hub, -ERR_MEMORY, "tokenizer.json: no memory");
 	}
+	if (code == 0 && t.wrong)
+		code = hub_refuse(hub, -ERR_BAD_FILE,
+				"tokenizer.json or tokenizer_config.json: %s is %s", t.wrong, t.wrong_as);
 	map_close(&t.ids);
 	free(t.token);
 	free(t.arena);

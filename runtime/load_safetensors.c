@@ -15,7 +15,7 @@ enum { LENGTH_BYTES = 8 };
 
 struct part { /* one tensor of one file */
 	uint64_t begin, end;
-	uint32_t tensor; /* its number; UINT32_MAX: passed over */
+	struct json key; /* its name, as the header has it */
 };
 
 /* A layer's tensors, hub's name and GGUF's. Gemma's second norm stands after the attention. */
@@ -77,7 +77,7 @@ static int take_type(struct hub *hub, const char *name, struct json entry, struc
 	struct json value;
 	char text[16];
 	if (!json_find(entry, "dtype", &value) || json_kind(value) != JSON_STRING)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no dtype", name);
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no dtype, as a string", name);
 	const bool short_enough = hub_string(value, text, sizeof text);
 	for (size_t i = 0; short_enough && i < sizeof types / sizeof types[0]; i++)
 		if (!strcmp(text, types[i].name)) {
@@ -95,17 +95,18 @@ static int take_shape(struct hub *hub, const char *name, struct json entry, stru
 	int64_t side[2] = {1, 1};
 	unsigned count = 0;
 	if (!json_find(entry, "shape", &value) || json_kind(value) != JSON_ARRAY)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no shape", name);
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no shape, as a list", name);
 	struct json_walk walk = json_walk(value);
 	while (json_next(&walk, NULL, &item)) {
 		if (count == 2)
-			return hub_refuse(hub, -ERR_UNSUPPORTED, "%s: more than 2 dimensions", name);
+			return hub_refuse(hub, -ERR_UNSUPPORTED, "%s: shape %s has more than 2 dimensions", name,
+					  gguf_show(value.at, value.length));
 		if (!json_integer(item, 1, UINT32_MAX, &side[count++]))
-			return hub_refuse(hub, -ERR_BAD_FILE, "%s: a dimension is not 1 to %u", name,
-					  UINT32_MAX);
+			return hub_refuse(hub, -ERR_BAD_FILE, "%s: dimension %s is not 1 to %u", name,
+					  gguf_show(item.at, item.length), UINT32_MAX);
 	}
 	if (count == 0)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no dimensions", name);
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: its shape has no dimensions", name);
 	t->rows = count == 1 ? 1 : (uint32_t)side[0];
 	t->columns = (uint32_t)side[count - 1];
 	return 0;
@@ -119,21 +120,26 @@ static int take_place(struct hub *hub, const char *name, struct json entry, uint
 	int64_t at[2] = {0, 0};
 	unsigned count = 0;
 	if (!json_find(entry, "data_offsets", &value) || json_kind(value) != JSON_ARRAY)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no data_offsets", name);
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it has no data_offsets, as a list", name);
 	struct json_walk walk = json_walk(value);
 	while (json_next(&walk, NULL, &item))
 		if (count >= 2 || !json_integer(item, 0, INT64_MAX, &at[count++]))
-			return hub_refuse(hub, -ERR_BAD_FILE, "%s: data_offsets are not two numbers",
-					  name);
+			count = 3;
 	if (count != 2)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: data_offsets are not two numbers", name);
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: data_offsets %s are not two numbers from 0 on", name,
+				  gguf_show(value.at, value.length));
 	part->begin = (uint64_t)at[0];
 	part->end = (uint64_t)at[1];
 	/* Each side is below 2^32, so their product is below 2^64; times 4 it may not be. */
 	const uint64_t values = (uint64_t)t->rows * t->columns;
 	if (__builtin_mul_overflow(values, size, &t->bytes))
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: its size overflows", name);
-	if (part->end > data_bytes || part->begin > part->end)
+		return hub_refuse(hub, -ERR_BAD_FILE,
+				"%s: %u x %u values of %u bytes overflow 64 bits", name, t->rows,
+				  t->columns, size);
+	if (part->begin > part->end)
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: data_offsets run backwards, from %llu to %llu", name,
+				  (unsigned long long)part->begin, (unsigned long long)part->end);
+	if (part->end > data_bytes)
 		return hub_refuse(hub, -ERR_BAD_FILE,
 				  "%s: bytes %llu to %llu, the file's data has %llu (cut off?)", name,
 				  (unsigned long long)part->begin, (unsigned long long)part->end,
@@ -160,11 +166,17 @@ static int parts_check(struct hub *hub, uint32_t file, struct part *parts, uint3
 	if (count > 0)
 		qsort(parts, count, sizeof *parts, by_begin);
 	for (uint32_t i = 0; i < count; i++) {
-		if (parts[i].begin != end)
+		const char *file_name = gguf_show(hub->file_name[file], strlen(hub->file_name[file]));
+		const char *name = gguf_show(parts[i].key.at, parts[i].key.length);
+		if (parts[i].begin < end)
 			return hub_refuse(hub, -ERR_BAD_FILE,
-					  "%s: the data of two tensors %s at byte %llu",
-					  gguf_show(hub->file_name[file], strlen(hub->file_name[file])),
-					  parts[i].begin < end ? "overlaps" : "leaves a hole",
+					"%s: %s overlaps %s: it begins at byte %llu of the data, the other ends "
+					  "at %llu", file_name, name, gguf_show(parts[i - 1].key.at, parts[i - 1].key.length),
+					  (unsigned long long)parts[i].begin, (unsigned long long)end);
+		if (parts[i].begin > end)
+			return hub_refuse(hub, -ERR_BAD_FILE,
+					"%s: a hole before %s: it begins at byte %llu of the data, what is "
+					  "before ends at %llu", file_name, name, (unsigned long long)parts[i].begin,
 					  (unsigned long long)end);
 		end = parts[i].end;
 	}
@@ -187,7 +199,7 @@ static int take_entry(struct hub *hub, uint32_t file, struct json key, struct js
 				  sizeof name - 1);
 	const char *shown = gguf_show(name, strlen(name));
 	if (json_kind(entry) != JSON_OBJECT)
-		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it is not described", shown);
+		return hub_refuse(hub, -ERR_BAD_FILE, "%s: it is not described by an object", shown);
 	TRY(take_type(hub, shown, entry, &t, &size));
 	TRY(take_shape(hub, shown, entry, &t));
 	TRY(take_place(hub, shown, entry, size, hub->file_bytes[file] - data_at, &t, part));
@@ -224,6 +236,7 @@ static int take_header(struct hub *hub, uint32_t file, struct json header, uint6
 			}
 			parts = grown;
 		}
+		parts[count].key = key;
 		code = take_entry(hub, file, key, entry, data_at, &parts[count++]);
 	}
 	if (code == 0)
@@ -314,15 +327,16 @@ static int index_take(struct hub *hub, struct json index)
 	char name[HUB_NAME_MAX + 1];
 	if (!json_find(index, "weight_map", &map) || json_kind(map) != JSON_OBJECT)
 		return hub_refuse(hub, -ERR_BAD_FILE,
-				  "model.safetensors.index.json: it has no weight_map");
+				  "model.safetensors.index.json: it has no weight_map, as an object");
 	struct json_walk walk = json_walk(map);
 	for (uint32_t count = 0; json_next(&walk, &key, &value); count++) {
 		if (count == GGUF_TENSORS_MAX)
 			return hub_refuse(hub, -ERR_BAD_FILE, "weight_map: more than %d tensors",
 					  GGUF_TENSORS_MAX);
 		if (!hub_string(value, name, sizeof name) || !name_plain(name))
-			return hub_refuse(hub, -ERR_BAD_FILE,
-					  "weight_map: a file is not a plain name that ends in .safetensors");
+			return hub_refuse(hub, -ERR_BAD_FILE, "weight_map: %s is in %s, which is not a plain name in the "
+					  "folder that ends in .safetensors", gguf_show(key.at, key.length),
+					  gguf_show(value.at, value.length));
 		bool taken = false;
 		for (uint32_t i = 0; i < hub->file_count; i++)
 			taken = taken || !strcmp(hub->file_name[i], name);

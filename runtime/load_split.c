@@ -9,23 +9,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-static int u16_key(struct gguf *g, const char *key, bool required, uint32_t *out)
-{
-	const struct gguf_value *v = gguf_find(g, key);
-	if (!v)
-		return required ? gguf_refuse(g, -ERR_BAD_FILE, "%s: the key is missing", key) : 0;
-	if (v->type != GGUF_U16)
-		return gguf_refuse(g, -ERR_BAD_FILE, "%s: its type must be uint16", key);
-	*out = (uint32_t)(g->bytes[v->at] | g->bytes[v->at + 1] << 8);
-	return 0;
-}
-
 int split_count(struct gguf *g, uint32_t *count)
 {
 	uint32_t number = 0;
 	*count = 1;
-	TRY(u16_key(g, "split.count", false, count));
-	TRY(u16_key(g, "split.no", false, &number));
+	TRY(gguf_u16(g, "split.count", false, count));
+	TRY(gguf_u16(g, "split.no", false, &number));
 	/* Tools leave a count of 0 or 1 in a file that is whole. */
 	if (*count <= 1) {
 		*count = 1;
@@ -70,8 +59,8 @@ static int part_refuse(char *reason, uint32_t part, uint32_t count, int code)
 static int part_check(struct gguf *g, uint32_t part, uint32_t count)
 {
 	uint32_t number = 0, of = 0;
-	TRY(u16_key(g, "split.no", true, &number));
-	TRY(u16_key(g, "split.count", true, &of));
+	TRY(gguf_u16(g, "split.no", true, &number));
+	TRY(gguf_u16(g, "split.count", true, &of));
 	if (number != part || of != count)
 		return gguf_refuse(g, -ERR_BAD_FILE, "split.no: it calls itself %u of %u", number + 1,
 				   of);

@@ -8,18 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* An array of the item type, NULL if it is missing and need not be there. */
-static int array(struct gguf *g, const char *key, uint32_t item_type, bool required,
-		 const struct gguf_value **out)
-{
-	*out = gguf_find(g, key);
-	if (!*out)
-		return required ? gguf_refuse(g, -ERR_BAD_FILE, "%s: the key is missing", key) : 0;
-	if ((*out)->type != GGUF_ARRAY || (*out)->item_type != item_type)
-		return gguf_refuse(g, -ERR_BAD_FILE, "%s: it is no array of the right type", key);
-	return 0;
-}
-
 static int short_string(struct gguf *g, const char *key, size_t room, char *to)
 {
 	const char *text;
@@ -220,13 +208,13 @@ int load_vocabulary(struct gguf *g, struct model *model, void **memory)
 	const char *text = NULL;
 	size_t length = 0;
 	TRY(read_kind(g, v));
-	TRY(array(g, "tokenizer.ggml.tokens", GGUF_STRING, true, &tokens));
+	TRY(gguf_array(g, "tokenizer.ggml.tokens", GGUF_STRING, true, &tokens));
 	const bool by_score = !strcmp(v->model, "llama");
-	TRY(array(g, "tokenizer.ggml.merges", GGUF_STRING, !by_score, &merges));
-	TRY(array(g, "tokenizer.ggml.scores", GGUF_F32, by_score, &scores));
+	TRY(gguf_array(g, "tokenizer.ggml.merges", GGUF_STRING, !by_score, &merges));
+	TRY(gguf_array(g, "tokenizer.ggml.scores", GGUF_F32, by_score, &scores));
 	if (by_score)
 		merges = NULL;
-	TRY(array(g, "tokenizer.ggml.token_type", GGUF_I32, true, &kinds));
+	TRY(gguf_array(g, "tokenizer.ggml.token_type", GGUF_I32, true, &kinds));
 	TRY(gguf_string(g, "tokenizer.chat_template", false, &text, &length));
 	TRY(check_counts(g, tokens, merges, scores));
 	v->count = (uint32_t)tokens->count;

@@ -168,7 +168,7 @@ void session_method_import(struct daemon *d, uint32_t call, const struct wire_ca
 	bool raw;
 	int code = d->draining ? -ERR_DRAINING : session_template(d, &a->template_name, &raw);
 	if (code) {
-		call_fail(d, call, code);
+		call_fail_why(d, call, code, d->draining ? NULL : d->template_why);
 		return;
 	}
 	const uint32_t slot = session_take(d, d->calls[call].principal);
@@ -182,7 +182,7 @@ void session_method_import(struct daemon *d, uint32_t call, const struct wire_ca
 	if (code == 0)
 		code = course_take(d, s, a);
 	if (code == 0 && a->tool_count)
-		code = !d->template || raw ? -ERR_BAD_ARG : session_tools(d, s, a, tools);
+		code = session_offers(d, s) ? session_tools(d, s, a, tools) : -ERR_BAD_ARG;
 	s->tools = s->state.tools || a->tool_count > 0;
 	s->turn = a->at_turn == WIRE_NONE ? s->mark_count : a->at_turn;
 	s->waits_since_us = a->waits ? d->now_us : 0;

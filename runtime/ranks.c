@@ -196,27 +196,26 @@ int ranks_lost(struct ranks *r, uint32_t rank)
 	return -ERR_INTERNAL;
 }
 
-int ranks_gone(struct ranks *r, bool look)
+int ranks_look(const struct ranks *r)
 {
-	int gone = atomic_load(&r->gone);
-	for (uint32_t i = 0; gone == 0 && look && i < r->count; i++) {
+	for (uint32_t i = 0; i < r->count; i++) {
 		siginfo_t info = {0};
+		char byte;
 		if (r->child[i] && waitid(P_PID, (id_t)r->child[i], &info, WEXITED | WNOHANG | WNOWAIT) == 0 &&
 		    info.si_pid == r->child[i])
-			ranks_lost(r, i);
-		gone = atomic_load(&r->gone);
-	}
-	for (uint32_t i = 0; gone == 0 && look && i < r->count; i++) {
-		char byte;
+			return (int)i;
 		if (r->fd[i] >= 0 && recv(r->fd[i], &byte, 1, MSG_PEEK | MSG_DONTWAIT) == 0)
-			ranks_lost(r, i);
-		gone = atomic_load(&r->gone);
+			return (int)i;
 	}
-	if (gone == 0 && look && r->parent && getppid() != r->parent) {
-		ranks_lost(r, 0);
-		gone = 1;
-	}
-	return gone - 1;
+	return r->parent && getppid() != r->parent ? 0 : -1;
+}
+
+int ranks_gone(struct ranks *r, bool look)
+{
+	const int found = look && atomic_load(&r->gone) == 0 ? ranks_look(r) : -1;
+	if (found >= 0)
+		ranks_lost(r, (uint32_t)found);
+	return atomic_load(&r->gone) - 1;
 }
 
 struct said {

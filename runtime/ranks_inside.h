@@ -29,6 +29,7 @@ struct ranks {
 	const struct ops *inner;
 	struct split split;
 	bool ready;
+	bool ending; /* rank 0 has closed its device, and said so */
 	uint8_t *block; /* on the others: the batch */
 	size_t block_bytes;
 };
@@ -40,6 +41,8 @@ int stream_meet(struct ranks *ranks, const struct ranks_place *place, char *reas
 
 /* A rank is gone: noted once, said once. */
 int ranks_lost(struct ranks *ranks, uint32_t rank);
+/* The rank that the system says is gone, or -1; it is not noted. */
+int ranks_look(const struct ranks *ranks);
 /* The collective's `alive`. */
 int ranks_alive(void *self);
 

@@ -58,16 +58,22 @@ static int all_device_needs(const struct device_plan *plan, struct device_needs 
 	return 0;
 }
 
+/* Goodbye: who was told of the end leaves when all have closed. A device asks, while it closes, whether all
+   live, and one that left first would look like one that is lost. */
 static void all_device_close(struct device **device)
 {
 	struct device *d = *device;
 	if (!d)
 		return;
+	struct ranks *const r = d->ranks;
+	uint8_t here = 1, all[SPLIT_RANKS_MAX];
 	/* The others may be gone already: then nobody hears it. */
-	if (d->ranks->ready && d->ranks->rank == 0)
-		(void)tell(d, SAY_END, 0, 0, 0, 0);
+	if (r->ready && r->rank == 0)
+		r->ending = tell(d, SAY_END, 0, 0, 0, 0) == 0;
 	if (d->inner)
 		d->ops->device_close(&d->inner);
+	if (r->ending)
+		(void)r->collective.gather(r, &here, sizeof here, all);
 	free(d->page);
 	free(d);
 	*device = NULL;
@@ -398,8 +404,10 @@ int ranks_next(struct ranks *r, struct device *d, const struct ops_batch **block
 {
 	struct message m;
 	TRY(r->collective.broadcast(r, &m, sizeof m));
-	if (m.kind == SAY_END)
+	if (m.kind == SAY_END) {
+		r->ending = true;
 		return RANKS_END;
+	}
 	if (m.kind == SAY_STEP) {
 		TRY(block_take(r, m.count, block));
 		return RANKS_STEP;

@@ -70,18 +70,20 @@ void ranks_lose(struct ranks_room *room, uint32_t rank)
 }
 
 /* 0, or the code for a rank that is gone. */
-static int room_sound(struct ranks *r, bool look)
+static int room_sound(struct ranks *r)
 {
 	const unsigned gone = atomic_load(&r->room->gone);
-	if (gone)
-		return ranks_lost(r, gone - 1);
-	if (!look)
-		return 0;
-	const int lost = ranks_gone(r, true);
-	if (lost < 0)
+	return gone ? ranks_lost(r, gone - 1) : 0;
+}
+
+/* The same, but the system is asked. Who came to this wait as the last and has ended since was there. */
+static int room_look(struct ranks *r, unsigned phase)
+{
+	const int lost = ranks_look(r);
+	if (lost < 0 || atomic_load(&r->room->phase) != phase)
 		return 0;
 	ranks_lose(r->room, (uint32_t)lost);
-	return -ERR_INTERNAL;
+	return ranks_lost(r, (uint32_t)lost);
 }
 
 /* Waits until all are here. */
@@ -89,7 +91,7 @@ static int room_meet(struct ranks *r)
 {
 	struct ranks_room *room = r->room;
 	const struct timespec ask = {.tv_nsec = ASK_NS};
-	TRY(room_sound(r, false));
+	TRY(room_sound(r));
 	const unsigned phase = atomic_load(&room->phase);
 	if (atomic_fetch_add(&room->arrived, 1) + 1 == room->count) {
 		atomic_store(&room->arrived, 0);
@@ -103,10 +105,10 @@ static int room_meet(struct ranks *r)
 		__builtin_ia32_pause();
 	}
 	while (atomic_load(&room->phase) == phase) {
-		TRY(room_sound(r, false));
+		TRY(room_sound(r));
 		if (syscall(SYS_futex, &room->phase, FUTEX_WAIT, phase, &ask, NULL, 0) != 0 &&
-		    errno == ETIMEDOUT && atomic_load(&room->phase) == phase)
-			TRY(room_sound(r, true));
+		    errno == ETIMEDOUT)
+			TRY(room_look(r, phase));
 	}
 	return 0;
 }

@@ -281,22 +281,28 @@ int session_tools_restore(struct daemon *d, struct session *s, const uint8_t *to
 	return session_tools(d, s, &args, list) == 0 ? 0 : -ERR_INTEGRITY;
 }
 
+bool session_offers(const struct daemon *d, struct session *s)
+{
+	if (d->template && !s->raw)
+		return true;
+	s->form_why = "without a template there is neither a system prompt nor a tool";
+	return false;
+}
+
 /* Renders and tokenises the head of a session into its history. */
 int session_head(struct daemon *d, struct session *s, const struct wire_args *a)
 {
 	struct tool tools[WIRE_TOOLS_MAX];
 	const struct message system = {.role = ROLE_SYSTEM, .content = {a->system.at, a->system.length}};
 	size_t count = 0;
-	if (!d->template || s->raw) {
-		s->form_why = "without a template there is neither a system prompt nor a tool";
+	if (!session_offers(d, s))
 		return a->system.at || a->tool_count ? -ERR_BAD_ARG : 0;
-	}
 	TRY(session_tools(d, s, a, tools));
 	rendering_clear(&d->rendering);
 	const int rendered = template_begin(d->template, &s->state, a->system.at ? &system : NULL, tools,
 					    a->tool_count, &d->rendering);
 	if (rendered != 0) {
-		s->form_why = NULL; /* it is something else that is wrong */
+		s->form_why = d->rendering.why; /* it is something else that is wrong */
 		return rendered;
 	}
 	const int tokenised = session_tokenise(d, &count);
@@ -341,15 +347,6 @@ void session_end_alone(struct daemon *d, uint32_t session)
 	step(d, &e, NULL);
 }
 
-int session_template(const struct daemon *d, const struct wire_str *name, bool *raw)
-{
-	*raw = name->length == 4 && memcmp(name->at, "none", 4) == 0;
-	if (!name->at || *raw)
-		return 0;
-	const char *ours = d->template ? template_name(d->template) : "";
-	return strlen(ours) == name->length && memcmp(ours, name->at, name->length) == 0 ? 0 : -ERR_BAD_ARG;
-}
-
 void session_method_open(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	struct call *c = &d->calls[call];
@@ -361,7 +358,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	bool raw;
 	const int refused = session_template(d, &a->template_name, &raw);
 	if (refused) {
-		call_fail(d, call, refused);
+		call_fail_why(d, call, refused, d->template_why);
 		return;
 	}
 	const uint32_t slot = session_take(d, c->principal);

@@ -37,8 +37,10 @@ struct held_form *session_form_same(const struct daemon *d, const struct wire_ar
 void session_cut(struct daemon *d, uint32_t session, uint32_t tokens);
 /* Cuts to `tokens` here and in the scheduler; the session has no running call. */
 void session_rollback(struct daemon *d, uint32_t session, uint32_t tokens);
-/* Whether sessions of that template can be had; raw: tokens only. */
+/* text.c: whether sessions of that template can be had (d->template_why); raw: tokens only. */
 int session_template(const struct daemon *d, const struct wire_str *name, bool *raw);
+/* Whether it may have a system prompt and tools; where not, it is noted why. */
+bool session_offers(const struct daemon *d, struct session *s);
 /* Takes the tools that a session is opened with; `tools` has room for them. */
 int session_tools(struct daemon *d, struct session *s, const struct wire_args *a, struct tool *tools);
 /* Renders and tokenises what a session begins with into its history. */

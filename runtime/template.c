@@ -11,6 +11,8 @@
 #include "runtime/tokenizer_inside.h"
 #include "runtime/unicode.h"
 
+_Static_assert(JSON_DEPTH_MAX == 64, "as the reasons say");
+
 #define SYSTEM_SMOLLM "You are a helpful AI assistant named SmolLM, trained by Hugging Face"
 #define SYSTEM_QWEN25 "You are Qwen, created by Alibaba Cloud. You are a helpful assistant."
 #define SYSTEM_QWEN2 "You are a helpful assistant."
@@ -52,6 +54,7 @@ void rendering_clear(struct rendering *rendering)
 {
 	rendering->length = 0;
 	rendering->count = 0;
+	rendering->why = NULL;
 }
 
 void rendering_free(struct rendering *rendering)
@@ -137,10 +140,11 @@ struct text text_strip(struct text text)
 	return (struct text){text.at + from, end - from};
 }
 
-/* Nested too deep is as wrong an argument as any. */
-static int object_check(struct text text, struct json *value)
+int object_check(struct text text, struct json *value)
 {
 	const int code = json_check(text.at, text.length, value);
+	if (code == 0)
+		return json_kind(*value) == JSON_OBJECT ? 0 : -ERR_BAD_ARG;
 	return code == -ERR_OUT_OF_RANGE ? -ERR_BAD_ARG : code;
 }
 
@@ -149,8 +153,6 @@ int rendering_object(struct rendering *out, struct text object)
 	struct json value;
 	struct json_out text = {0};
 	TRY(object_check(object, &value));
-	if (json_kind(value) != JSON_OBJECT)
-		return -ERR_BAD_ARG;
 	int code = json_write(value, &text);
 	if (code == 0)
 		code = add(out, text.bytes, text.length, false);
@@ -162,8 +164,6 @@ int call_json(const struct tool_call *call, const char *key, bool more, struct j
 {
 	struct json arguments;
 	TRY(object_check(call->arguments, &arguments));
-	if (json_kind(arguments) != JSON_OBJECT)
-		return -ERR_BAD_ARG;
 	TRY(json_write_raw("{\"name\": ", 9, text));
 	TRY(json_write_string(call->name.at, call->name.length, text));
 	TRY(json_write_raw(", \"", 3, text));
@@ -221,7 +221,10 @@ static int one_message(const struct template *template, struct template_state *s
 	const struct family *family = template->family;
 	const bool results = m->role == ROLE_TOOL;
 	TRY(settle(family, state, results, m->role == ROLE_USER, out));
-	TRY(family->message(template, m, state->head_open, state->calls_open, out));
+	const int code = family->message(template, m, state->head_open, state->calls_open, out);
+	if (code == -ERR_BAD_ARG && !out->why)
+		out->why = "a call's arguments are no JSON object, or nested deeper than 64";
+	TRY(code);
 	state->message_count++;
 	state->last_role = (uint8_t)m->role;
 	state->calls_open = results && family->results_end;
@@ -237,6 +240,8 @@ int template_begin(const struct template *template, struct template_state *state
 	bool begun = false;
 	int code = template->family->begin(template, system, tools, tool_count, &begun, out);
 	if (code != 0) {
+		if (code == -ERR_BAD_ARG)
+			out->why = "a tool is no JSON object, or nested deeper than 64";
 		out->length = length;
 		out->count = count;
 		return code;
@@ -328,20 +333,18 @@ static bool has_control(const struct vocabulary *v, const char *text)
 	return false;
 }
 
-/* What a session must be able to say. */
-static const char *missing_control(const struct template *template, const struct vocabulary *v)
+const char *template_missing(const struct template *template, const struct model *model)
 {
 	const struct family *family = template->family;
 	for (unsigned i = 0; i < sizeof family->control / sizeof family->control[0]; i++)
-		if (family->control[i] && !has_control(v, family->control[i]))
+		if (family->control[i] && !has_control(&model->vocabulary, family->control[i]))
 			return family->control[i];
 	return NULL;
 }
 
 int template_of_model(const struct model *model, const struct template **out, char *reason)
 {
-	const struct vocabulary *v = &model->vocabulary;
-	const char *own = v->chat_template;
+	const char *own = model->vocabulary.chat_template;
 	*out = NULL;
 	if (!own) {
 		snprintf(reason, MODEL_REASON_MAX, "tokenizer.chat_template: the file has none");
@@ -354,7 +357,7 @@ int template_of_model(const struct model *model, const struct template **out, ch
 		snprintf(reason, MODEL_REASON_MAX, "tokenizer.chat_template: it is none of those that are known");
 		return -ERR_UNSUPPORTED;
 	}
-	const char *missing = missing_control(*out, v);
+	const char *missing = template_missing(*out, model);
 	if (missing) {
 		snprintf(reason, MODEL_REASON_MAX,
 			 "tokenizer.ggml.tokens: %s is no control token, the template \"%s\" needs it", missing,

@@ -51,6 +51,7 @@ struct rendering {
 	size_t length, capacity;
 	struct segment *segment;
 	size_t count, segment_capacity;
+	const char *why; /* the last -ERR_BAD_ARG: what is wrong; static text */
 };
 void rendering_init(struct rendering *rendering);
 void rendering_clear(struct rendering *rendering); /* keeps the memory */
@@ -67,6 +68,8 @@ int template_of_model(const struct model *model, const struct template **out, ch
 const char *template_name(const struct template *template);
 /* The names in order; NULL after the last. */
 const char *template_names(unsigned index);
+/* A control token that it writes and the model's vocabulary does not have; NULL: there is none. */
+const char *template_missing(const struct template *template, const struct model *model);
 
 /* Where a conversation stands, for a template that must know. Zero at the start of a session. */
 struct template_state {
@@ -80,7 +83,7 @@ struct template_state {
 };
 
 /* Appends the head of a session: system prompt and tools (either may be absent). A template that
-   has a default system prompt renders it here. -ERR_BAD_ARG (a tool's JSON is not an object),
+   has a default system prompt renders it here. -ERR_BAD_ARG (a tool's JSON is not an object; out->why),
    -ERR_TOO_BIG, -ERR_MEMORY; then nothing is changed. May be called once, first. */
 int template_begin(const struct template *template, struct template_state *state,
 		   const struct message *system, const struct tool *tools, uint32_t tool_count,
@@ -89,7 +92,7 @@ int template_begin(const struct template *template, struct template_state *state
    that ended by a limit or stop string, or the line's end after an end mark that was sampled.
    Results of tools that follow each other share one block, which stays open until something else
    follows. -ERR_BAD_ARG (a call's arguments are not a JSON object, or the template writes one call a
-   message and there are more), -ERR_TOO_BIG, -ERR_MEMORY; then nothing is changed. */
+   message and there are more; out->why), -ERR_TOO_BIG, -ERR_MEMORY; then nothing is changed. */
 int template_append(const struct template *template, struct template_state *state,
 		    const struct message *messages, uint32_t count, struct rendering *out);
 /* Appends what opens the assistant's turn ("<|im_start|>assistant\n"; Mistral's has nothing), after

@@ -14,9 +14,7 @@ static int gemma_begin(const struct template *template, const struct message *sy
 	(void)template;
 	for (uint32_t i = 0; i < tool_count; i++) {
 		struct json value;
-		TRY(json_check(tools[i].json.at, tools[i].json.length, &value));
-		if (json_kind(value) != JSON_OBJECT)
-			return -ERR_BAD_ARG;
+		TRY(object_check(tools[i].json, &value));
 	}
 	TRY(rendering_own(out, "<bos>"));
 	*begun = system != NULL;

@@ -48,6 +48,8 @@ int rendering_own(struct rendering *out, const char *text);
 int rendering_plain(struct rendering *out, struct text text);
 /* The text without white space around it, as Python's str.strip has it. */
 struct text text_strip(struct text text);
+/* -ERR_BAD_ARG: it is no JSON object, or nested too deep, which is as wrong as any. */
+int object_check(struct text text, struct json *value);
 /* A JSON value, which must be an object, as json_write has it: one plain segment. -ERR_BAD_ARG. */
 int rendering_object(struct rendering *out, struct text object);
 /* Appends {"name": …, KEY: …} of a call to a JSON text; more: the last brace is left out. */

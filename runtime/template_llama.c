@@ -59,9 +59,7 @@ static int llama_tool(const struct tool *tool, struct rendering *out)
 {
 	struct json value;
 	struct json_out flat = {0}, text = {0};
-	TRY(json_check(tool->json.at, tool->json.length, &value));
-	if (json_kind(value) != JSON_OBJECT)
-		return -ERR_BAD_ARG;
+	TRY(object_check(tool->json, &value));
 	int code = json_write(value, &flat);
 	if (code == 0)
 		code = indent(&flat, &text);
@@ -125,8 +123,10 @@ static int llama_message(const struct template *template, const struct message *
 	(void)template;
 	(void)results;
 	/* As the original: one call a message, and no text beside it. */
-	if (m->call_count > 1)
+	if (m->call_count > 1) {
+		out->why = "this model's template writes one call a message: send each call as a message of its own";
 		return -ERR_BAD_ARG;
+	}
 	if (!begun)
 		TRY(rendering_own(out, header[m->role]));
 	if (m->role == ROLE_TOOL)

@@ -17,6 +17,7 @@ _Static_assert(WIRE_LOGPROBS_MAX - 1 <= OPS_TOP_MAX, "alternatives that the devi
 struct addition {
 	struct template_state state;
 	uint32_t keep, count; /* history tokens that stay; d->ids[0 .. count) follow */
+	const char *why;      /* of -ERR_BAD_ARG; static text, NULL: nothing more is known */
 };
 
 static int messages_render(struct daemon *d, const struct wire_args *a, struct template_state *state)
@@ -66,6 +67,7 @@ static int addition_make(struct daemon *d, const struct session *s, const struct
 	size_t count = 0;
 	out->state = s->state;
 	out->keep = s->history;
+	out->why = NULL;
 	if (a->tokens_in_blob) {
 		TRY(blob_tokens(d, blob, blob_length, &count));
 		if (a->keep != WIRE_NONE && a->keep > s->history)
@@ -73,13 +75,20 @@ static int addition_make(struct daemon *d, const struct session *s, const struct
 		if (a->keep != WIRE_NONE)
 			out->keep = (uint32_t)a->keep;
 	} else {
-		if (!d->template || s->raw)
+		if (!d->template || s->raw) {
+			out->why = "without a template there are no messages: send tokens";
 			return -ERR_BAD_ARG;
-		TRY(messages_render(d, a, &out->state));
+		}
+		const int code = messages_render(d, a, &out->state);
+		out->why = d->rendering.why;
+		TRY(code);
 		TRY(session_tokenise(d, &count));
 	}
 	out->count = (uint32_t)count;
-	return out->keep + out->count == 0 ? -ERR_BAD_ARG : 0;
+	if (out->keep + out->count > 0)
+		return 0;
+	out->why = "the session would have no token";
+	return -ERR_BAD_ARG;
 }
 
 static int bias_order(const void *a, const void *b)
@@ -262,14 +271,6 @@ void turn_restart_fail(struct daemon *d, uint32_t call)
 	keep_session(d, c->session);
 }
 
-static void refuse(struct daemon *d, uint32_t call, int code, const char *why)
-{
-	const struct wire_err err = {
-		.code = code, .retry = "no", .after_ms = WIRE_NONE, .used = WIRE_NONE, .asked = WIRE_NONE,
-		.limit = WIRE_NONE, .why = {why, why ? strlen(why) : 0}};
-	call_fail_numbers(d, call, &err);
-}
-
 /* The turn's own form, if it asks for one; false: the call has failed, and its END says why. */
 static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a)
 {
@@ -279,7 +280,7 @@ static bool form_take(struct daemon *d, uint32_t call, const struct wire_args *a
 	if (code == 0)
 		return true;
 	turn_form_drop(c);
-	refuse(d, call, code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, reason);
+	call_fail_why(d, call, code == -ERR_MEMORY ? ERR_MEMORY : ERR_BAD_ARG, reason);
 	return false;
 }
 
@@ -335,7 +336,7 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 		return;
 	}
 	if (a->tool_choice == TOOL_REQUIRED && !s->form) {
-		refuse(d, call, ERR_BAD_ARG, s->form_why ? s->form_why : "the session has no tools");
+		call_fail_why(d, call, ERR_BAD_ARG, s->form_why ? s->form_why : "the session has no tools");
 		return;
 	}
 	if (s->mark_count == d->options.session_turns) {
@@ -375,7 +376,7 @@ void turn_method(struct daemon *d, uint32_t call, const struct wire_call *m, con
 	if (code == -ERR_TOO_BIG)
 		context_full(d, call, s->history, d->limits.context_tokens + 1);
 	else if (code)
-		call_fail(d, call, code);
+		call_fail_why(d, call, code, add.why);
 	else if (add.keep + add.count + 1 > d->limits.context_tokens)
 		context_full(d, call, add.keep, add.count + 1);
 	else

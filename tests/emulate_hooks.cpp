@@ -30,7 +30,8 @@ void hook_lose(long calls)
 struct hook_counts hook_counts(void)
 {
 	const emulate_counts c = emulate_runtime_counts();
-	struct hook_counts out = {c.allocations, c.waits, c.launches, c.graph_launches, c.captures, c.pageable};
+	struct hook_counts out = {c.allocations, c.waits, c.launches, c.graph_launches, c.captures, c.pageable,
+				  c.gpu_ns};
 	return out;
 }
 

@@ -24,6 +24,7 @@ void hook_lose(long calls);
 struct hook_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
 	unsigned pageable; /* copies from or to host memory that is not pinned */
+	uint64_t gpu_ns; /* of the caller's CPU time, what a GPU would have done */
 };
 struct hook_counts hook_counts(void);
 /* What the machine is said to be. */

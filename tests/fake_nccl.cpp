@@ -2,7 +2,8 @@
  * A stand-in for NCCL, as kernels/cuda/nccl.cu loads it: the same few functions, on the emulated stream,
  * for rank 0 of two; what comes of rank 1 is zeros, and it can only wait. FAKE_NCCL says what is wrong with
  * it: old, refuse (to start), missing (a rank: the start never ends), slow (it takes a while, and so does
- * each gather), fail (each gather fails in the background), hang (each gather's kernel waits for ever).
+ * each gather), fail (each gather fails in the background), hang (each gather's kernel waits for ever),
+ * ends late, never or badly.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -84,9 +85,12 @@ int ncclAllGather(const void *mine, void *all, size_t bytes, int type, void *com
 	c->result = is("fail") ? 6 : 0;
 	return c->polls ? 7 : 0;
 }
-int ncclCommFinalize(void *)
+int ncclCommFinalize(void *comm)
 {
-	return 0;
+	communicator *const c = static_cast<communicator *>(comm);
+	c->polls = is("ends late") ? 1510 : is("ends never") ? -1 : 0;
+	c->result = is("ends badly") ? 6 : 0;
+	return c->polls ? 7 : c->result;
 }
 int ncclCommDestroy(void *comm)
 {

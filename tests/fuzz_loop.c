@@ -426,6 +426,7 @@ static void run(uint64_t from, uint64_t most)
 	lockstep_begin(from);
 	scripted.copy_fails = 50;
 	scripted.faults = 20000;
+	scripted.halves = true;
 	scripted.measured_us = from % 2 * 5000; /* what is sent first depends on it */
 	snprintf(options.state, sizeof options.state, "%s/state-%d-%llu", home, (int)getpid(),
 		 (unsigned long long)from);

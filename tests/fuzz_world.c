@@ -111,6 +111,11 @@ static void data(struct owed_call *c, const struct wire_header *h, const void *b
 	k->seqs = h->seq > k->seqs ? h->seq : k->seqs;
 }
 
+static bool is(const struct wire_str *s, const char *text)
+{
+	return s->length == strlen(text) && memcmp(s->at, text, s->length) == 0;
+}
+
 static void end(struct owed_call *c, uint32_t principal, const struct wire_header *h, const void *body,
 		size_t length)
 {
@@ -119,6 +124,16 @@ static void end(struct owed_call *c, uint32_t principal, const struct wire_heade
 	    m.status.length == 0) {
 		bad("END out of order, or unreadable");
 		return;
+	}
+	const uint32_t at = call_of_op(&daemon_, principal, &c->op);
+	const struct call *slot = at == NONE ? NULL : &daemon_.calls[at];
+	/* A turn that was ended from outside leaves half a character of what was sent before. */
+	const bool own = is(&m.status, "stop") || is(&m.status, "limit") || is(&m.status, "context_full");
+	const bool told = slot && own && !slot->dropped && !slot->restarted && c->off != UINT64_MAX;
+	if (told && c->off != slot->visible) {
+		printf("# %.*s at %llu of %zu\n", (int)m.status.length, m.status.at, (unsigned long long)c->off,
+		       slot->visible);
+		bad("END before all of the text");
 	}
 	/* What is gone is asked for again, but not for ever. */
 	const bool ends = c->method == METHOD_SESSION_CLOSE || c->method == METHOD_SESSION_FORGET;

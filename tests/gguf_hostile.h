@@ -155,6 +155,8 @@ TWIST(long_pre) { make_string(m, "tokenizer.ggml.pre", "a name that is much long
 TWIST(no_tokens) { make_drop(m, "tokenizer.ggml.tokens"); }
 TWIST(zero_tokens) { make_array(m, "tokenizer.ggml.tokens", 8, 0); }
 TWIST(tokens_type) { put_u32(make_array(m, "tokenizer.ggml.tokens", 4, 1), 1); }
+TWIST(tokens_text) { make_string(m, "tokenizer.ggml.tokens", "abc"); }
+TWIST(split_type) { put_u32(&make_key(m, "split.count", 4)->value, 3); }
 TWIST(long_token) { struct bytes *b = make_array(m, "tokenizer.ggml.tokens", 8, 5); char t[4098];
 	memset(t, 'x', 4097); t[4097] = 0; put_string(b, t);
 	for (int i = 0; i < 4; i++) put_string(b, "y"); }
@@ -217,7 +219,10 @@ static const struct hostile hostile[] = {
 	BAD(keys_of_another, "qwen2.block_count"),
 	BAD(no_tokenizer, "missing"), FOREIGN(other_tokenizer, "bert"), FOREIGN(no_pre, "pre"),
 	FOREIGN(other_pre, "qwen99"), FOREIGN(long_pre, "a name"), BAD(no_tokens, "missing"),
-	BAD(zero_tokens, "tokens"), BAD(tokens_type, "array"), BAD(long_token, "4097"),
+	BAD(zero_tokens,
+			"tokens"), BAD(tokens_type, "its type is an array of uint32, it must be an array of string"),
+	BAD(tokens_text, "its type is string, it must be an array of string"),
+	BAD(split_type, "split.count: its type is uint32, it must be uint16"), BAD(long_token, "4097"),
 	BAD(few_kinds, "token_type"), BAD(bad_kind, "kind 0"), BAD(few_scores, "scores"),
 	BAD(bad_merge, "merges"), BAD(half_merge, "merges"), BAD(first_merge, "merges"),
 	BAD(far_eos, "id 5"), BAD(far_other, "fim_pre"), BAD(eos_type, "uint32"),

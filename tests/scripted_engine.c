@@ -11,7 +11,7 @@
 
 #include "runtime/engine.h"
 
-enum { JOBS = 4, FIRST = 97, LETTERS = 26 };
+enum { JOBS = 4, FIRST = 97, LETTERS = 26, HALF = 3 + 0xc3 /* tiny.h's token of that byte */ };
 
 struct scripted scripted;
 
@@ -34,6 +34,8 @@ uint32_t scripted_token(uint32_t token, uint32_t position)
 {
 	uint32_t h = token * 2654435761u ^ position * 40503u;
 	h ^= h >> 13;
+	if (scripted.halves && h % 8 == 0)
+		return HALF;
 	return FIRST + h % LETTERS;
 }
 

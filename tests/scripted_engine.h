@@ -5,6 +5,7 @@
 #ifndef HOLDFAST_TESTS_SCRIPTED_ENGINE_H
 #define HOLDFAST_TESTS_SCRIPTED_ENGINE_H
 
+#include <stdbool.h>
 #include <stdint.h>
 
 struct scripted {
@@ -16,6 +17,8 @@ struct scripted {
 	uint32_t copy_fails;
 	/* One sequence in so many is at fault; 0: none. */
 	uint32_t faults;
+	/* One token in eight is half a character. */
+	bool halves;
 	/* Called for each sample that was made, in the engine's thread: slot is the session's. */
 	void (*on_sample)(uint32_t slot, uint32_t position);
 	uint64_t batches, rows;

@@ -256,6 +256,8 @@ def lists(_):
     finds(wire, [("list", "Well. ", ["l", "m"])])
     _, reply = says(wire, "list", max_tokens=4)
     assert (reply.status, calls_of(reply), reply.text) == ("tool_wait", ["l"], "Well. "), (reply.text, reply.end)
+    # A template that this vocabulary lacks a mark of is taken, and it is said.
+    assert "no control token <s>, which the template mistral writes" in own.words(), own.words()
     wire.close()
     assert own.stop() == 0
 
@@ -265,8 +267,12 @@ def unknown(_):
     own = Daemon(PATH, "--kv-memory", "1M")
     wire = Wire(own.endpoint)
     assert "--template" in own.words() and "raw tokens" in own.words(), own.words()
-    end = wire.call("session.open", {"template": "smollm2"}).end
-    assert end["status"] == "error", end
+    why = "this daemon has no template: name none (raw tokens), or leave it away; --template names one at its start"
+    for method, arguments in ("session.open", {}), ("session.import", {"course": bytes(24), "turn": 0, "waits": False}):
+        end = wire.call(method, {"template": "smollm2", **arguments}, *([bytes(8)] if arguments else [])).end
+        assert (end["err"]["n"], end["err"].get("why")) == ("bad_arg", why), (method, end)
+    end = wire.call("session.open", {"system": "Be brief."}).end
+    assert end["err"]["why"] == "without a template there is neither a system prompt nor a tool", end
     session = wire.open()
     reply = wire.turn(session, wire.tokenize("go"), bias=[[FIRST["stop"], 100.0]])
     assert (reply.status, reply.text) == ("stop", WHOLE["stop"]), reply.end
@@ -274,9 +280,30 @@ def unknown(_):
         end = wire.call("session.turn", {"messages": [{"role": "user", "content": "x"}]}, sess=session).end
     except ar1.Refused as refused:
         end = {"status": "error", "err": refused.args[0]}
-    assert end["status"] == "error", end
+    assert (end["status"], end["err"]["why"]) == ("error", "without a template there are no messages: send tokens"), end
     wire.close()
     assert own.stop() == 0
+
+
+def named(wire):
+    """A template that nobody knows is refused with those that are known; what a template cannot write with the reason."""
+    names = "smollm2, chatml, qwen2, qwen2.5, qwen3, llama-3, llama-3.1, mistral, gemma"
+    own = Daemon(PATH, "--template", "smolm2", wait=False)
+    assert own.process.wait(20 * ar1.SLOW) == 1
+    assert f"there is no chat template of that name (--template); known: {names}\n" in own.words(), own.words()
+    own.stop()
+    for name in ("smollm", "qwen2.5", "x" * 64):
+        end = wire.call("session.open", {"template": name}).end
+        assert (end["err"]["n"], end["err"].get("why")) == (
+            "bad_arg", "this daemon's template is smollm2: name that one, none (raw tokens), or leave it away"), end
+    session, deep = wire.open(template="smollm2"), "{\"a\": " + "[" * 64 + "]" * 64 + "}"
+    for arguments in ("[1]", "{", "3", "{\"a\": nothing}", deep):
+        messages = [{"role": "user", "content": "x"}, {"role": "assistant", "tool_calls": [{"id": "1", "name": "look", "arguments": arguments}]}]
+        end = wire.call("session.turn", {"messages": messages}, sess=session).end
+        assert (end["err"]["n"], end["err"].get("why")) == (
+            "bad_arg", "a call's arguments are no JSON object, or nested deeper than 64"), (arguments, end)
+    wire.ok("session.close", sess=session)
+    balanced(wire)
 
 
 PATH = os.path.join(daemon_rig.FOLDER, "parrot.gguf")
@@ -292,6 +319,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("stop strings over tokens", stops),
     ("each call has one result", results_of_some),
     ("Mistral's list behind its mark", lists),
-    ("without a known template", unknown)])
+    ("without a known template", unknown),
+    ("templates that nobody knows, and what one cannot write", named)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -9,6 +9,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "kernels/fp8.h"
 #include "kernels/quant.h"
@@ -473,6 +474,14 @@ static void pages_move(void)
 	both_close();
 }
 
+/* This thread's CPU time. */
+static uint64_t own_ns(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
 /* Digests of pages of noise, many at once, in two groups of unlike depth, of every number of positions. */
 static void digests(void)
 {
@@ -509,6 +518,8 @@ static void digests(void)
 			}
 			memcpy(b, a, sizeof b);
 			EXPECT(cpu.ops->page_digests(cpu.device, a, count) == 0);
+			hook_counts();
+			const uint64_t from = own_ns();
 			for (int order = 0; order < SEEDS; order++) {
 				hook_seed(seeds[order]);
 				EXPECT(gpu.ops->page_digests(gpu.device, b, count) == 0);
@@ -516,6 +527,11 @@ static void digests(void)
 					printf("# shape %u kv %d\n", i, kv);
 				memset(b[0].digest, 0, sizeof b[0].digest);
 			}
+			const struct hook_counts done = hook_counts();
+			if (count > 64 && hook_emulated())
+				printf("# %u digests: %.1f us of the host's, %u launches and %u waits\n", count,
+				       (double)(own_ns() - from - done.gpu_ns) / 1e3 / SEEDS,
+				       done.launches / SEEDS, done.waits / SEEDS);
 			b[1].tokens = p.page_tokens + 1;
 			EXPECT_EQ(gpu.ops->page_digests(gpu.device, b, 2), -ERR_OUT_OF_RANGE);
 			b[1] = (struct ops_digest){.group = 2};
@@ -556,6 +572,38 @@ static void weights(void)
 	both_close();
 }
 
+/* Every code of the eight-bit kinds comes out as its value, from both kernels: a position that is alone
+   in its history is the answer. A group's largest value makes its scale 1. */
+static void codes(void)
+{
+	enum { KV_HEADS = 4, HEAD = 128, VALUES = KV_HEADS * HEAD };
+	static const struct head_shape shape = {2 * KV_HEADS, KV_HEADS, HEAD, 16};
+	static const struct fixture_options o = {.matmul_type = TYPE_F32, .embedding_type = TYPE_F32};
+	for (int i = 0; i < 4; i++) {
+		const int kv = i % 2 ? KV_INT8 : KV_FP8;
+		const struct fixture_sequence s = {text, 0, 1, 0, 0};
+		struct device_plan p = head_plan(&shape, kv);
+		float v[VALUES], got[2 * VALUES];
+		p.exact = i / 2;
+		both_open(&p, &o, 1);
+		free(both_batch(&s, 1, 1, 0));
+		for (uint32_t k = 0; k < VALUES; k++) {
+			const uint32_t code = (k / 64 * 63 + k % 64) % 256;
+			const float x = kv == KV_INT8 ? (float)(code % 255) - 127 : fp8_decode((uint8_t)code);
+			v[k] = k % 64 == 63 ? (kv == KV_INT8 ? 127 : 448) : isnan(x) ? 0 : x;
+		}
+		CHECK(gpu.ops->buffer_write(gpu.device, BUFFER_V, 0, VALUES, v) == 0);
+		CHECK(gpu.ops->rope_write(gpu.device, &gpu.layer[0].ops) == 0);
+		EXPECT(gpu.ops->attend(gpu.device, &gpu.layer[0].ops) == 0);
+		EXPECT(gpu.ops->buffer_read(gpu.device, BUFFER_A, 0, 2 * VALUES, got) == 0);
+		for (uint32_t k = 0; k < 2 * VALUES; k++)
+			if (got[k] != v[k / HEAD / 2 * HEAD + k % HEAD] && !EXPECT(0))
+				printf("# kv %d, exact %d: %g, not %g\n", kv, i / 2, (double)got[k],
+				       (double)v[k / HEAD / 2 * HEAD + k % HEAD]);
+		both_close();
+	}
+}
+
 int main(void)
 {
 	static const struct { void (*run)(void); const char *what; } list[] = {
@@ -570,6 +618,7 @@ int main(void)
 		{pages_move, "pages and tags"},
 		{weights, "weights come back as they went"},
 		{digests, "digests of pages: the CPU's"},
+		{codes, "every code of an eight-bit page, to the bit"},
 	};
 	const char *only = getenv("HOLDFAST_CUDA_ONLY");
 	if (hook_missing())

@@ -155,13 +155,26 @@ else
 		# A value of FP8 costs instructions before it costs bandwidth: kernels/cuda/README.md counts them.
 		awk -f "$SRCDIR/tests/sass_loops.awk" "$work/attend_tile.sass" "$work/attend_row.sass" >"$work/loops"
 		[ -z "${HOLDFAST_CUDA_TABLE:-}" ] ||
-			awk '{ print "# " $1 ": " $2 " instructions, " $3 " HMMA, " $4 " FFMA" }' "$work/loops"
-		bad=$bad$(awk '$1 ~ /attend_tileILi0ELi1E/ && (!least[$1] || $2 / $3 < least[$1]) { least[$1] = $2 / $3 }
+			awk '{
+				split($1, t, /ELi|ILi/) # the kind of pages, then how many eights of vectors, or heads
+				x = $3 ? $3 / (t[3] + 0) : $4 / 8 / (t[3] + 0)
+				printf "# %s: %d instructions, %d HMMA, %d FFMA; for 256 values %.1f and %.1f of bits\n",
+					$1, $2, $3, $4, $2 / x, $5 / x
+			}' "$work/loops"
+		# Up to 8 vectors, heads of 65 to 128: the loop of scores and that of values together, for 512 values.
+		bad=$bad$(awk '$1 ~ /attend_tileILi[01]ELi1ELi2E/ {
+				n[$1]++
+				cost = 2 * $5 > $2 ? 2 * $5 / $3 : $2 / $3
+				if (n[$1] == 1 || cost < least[$1]) { next_least[$1] = least[$1]; least[$1] = cost }
+				else if (n[$1] == 2 || cost < next_least[$1]) next_least[$1] = cost
+			}
 			END {
-				for (f in least)
-					if (n++ >= 0 && least[f] > 40)
-						print f ": " least[f] " instructions for an HMMA of its scores"
-				if (!n) print "no loop of scores is found"
+				for (f in n) {
+					all++
+					if (n[f] < 2 || least[f] + next_least[f] > 80)
+						print f ": " least[f] + next_least[f] " clocks of a warp for 256 values of K and of V"
+				}
+				if (all != 2) print "no loops of attention are found"
 			}' "$work/loops")
 		[ -z "$bad" ]
 		state=$?

@@ -46,7 +46,7 @@ static double now(void)
 	return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
 }
 
-/* What stderr says while a device is opened: its last line, and the code. */
+/* What stderr says while a device is opened and closed: its last line, and the code of the opening. */
 static int opened(const char *mode, char line[300])
 {
 	const struct device_plan p = plan_two();
@@ -90,6 +90,24 @@ static void starts(void)
 	there.late = 1;
 	EXPECT_EQ(opened("missing", line), -ERR_INTERNAL);
 	EXPECT(strstr(line, "a rank is gone") != NULL);
+	there.late = 0;
+}
+
+/* The end of a device that served is quiet, however NCCL ends, also beside a rank that left first. */
+static void closes(void)
+{
+	static const char *const modes[] = {"", "ends late", "ends badly", "ends never"};
+	char line[300];
+	for (unsigned i = 0; i < 4; i++) {
+		const double from = now();
+		EXPECT_EQ(opened(modes[i], line), 0);
+		EXPECT(line[0] == 0 && now() - from < 10);
+		if (line[0])
+			printf("# \"%s\": %s", modes[i], line);
+	}
+	there.late = 1;
+	EXPECT_EQ(opened("ends late", line), 0);
+	EXPECT(line[0] == 0);
 	there.late = 0;
 }
 
@@ -176,6 +194,7 @@ int main(void)
 	for (uint32_t i = 0; i < 64; i++)
 		text[i] = i * 7 % 32;
 	TAP_RUN(starts, "a start that is refused, or misses a rank, is a code in time");
+	TAP_RUN(closes, "an end is quiet, and soon");
 	TAP_RUN(sums, "what NCCL gathers is the same with graphs and without, slow or not");
 	TAP_RUN(ends, "a gather that fails or hangs is a code and no token");
 	return tap_done();

@@ -201,11 +201,15 @@ static void refuses_too_much(void)
 	memset(large, 'a', sizeof large);
 	const struct text two[2] = {{large, sizeof large}, {large, sizeof large - 1}};
 	EXPECT_EQ(form_open_choices(index_, two, 2, &f, &reason), -ERR_TOO_BIG);
-	EXPECT(!strcmp(reason, "the form has too much text"));
-	EXPECT(!strcmp(refused_regex("\\W", 8000), "a pattern has too many parts"));
-	EXPECT(!strcmp(refused_regex("a{1000}", 2000), "a pattern has too many parts"));
-	EXPECT(!strcmp(refused_regex("a", 16384), "a pattern has too many states"));
-	EXPECT(!strcmp(refused_regex("a+", 8192), "the patterns take too many steps"));
+	EXPECT(!strcmp(reason, "the form has more than 1048576 bytes of text"));
+	EXPECT(!strcmp(refused_regex("\\W", 8000), "a pattern has more than 32768 parts, its repetitions "
+			"written out"));
+	EXPECT(!strcmp(refused_regex("a{1000}", 2000), "a pattern has more than 32768 parts, its repetitions "
+			"written out"));
+	EXPECT(!strcmp(refused_regex("a", 16384), "a pattern has more than 16384 states: shorten its counted "
+			"repetitions"));
+	EXPECT(!strcmp(refused_regex("a+", 8192), "the form's patterns take more than 31457280 steps: make "
+			"them simpler, or fewer"));
 	size_t n = (size_t)snprintf(deep, sizeof deep, "{\"$ref\":\"#/$defs/d0\",\"$defs\":{");
 	for (unsigned i = 0; i < 100; i++)
 		n += (size_t)snprintf(deep + n, sizeof deep - n,
@@ -213,7 +217,7 @@ static void refuses_too_much(void)
 				      i + 1);
 	n += (size_t)snprintf(deep + n, sizeof deep - n, "\"d100\":{\"type\":\"null\"}}}");
 	EXPECT_EQ(form_open_schema(index_, (struct text){deep, n}, 64, &f, &reason), -ERR_TOO_BIG);
-	if (!EXPECT(!strcmp(reason, "the schema is nested too deep")))
+	if (!EXPECT(!strcmp(reason, "the schema's schemas are nested deeper than 80")))
 		printf("# %s\n", reason);
 	n = (size_t)snprintf(large, sizeof large,
 			     "{\"name\":\"x\",\"parameters\":{\"type\":\"object\",\"description\":\"");
@@ -222,7 +226,7 @@ static void refuses_too_much(void)
 	n += (size_t)snprintf(large + n, sizeof large - n, "\"}}");
 	const struct tool tool = {{large, n}};
 	EXPECT_EQ(form_open(index_, template, &tool, 1, 64, &f, &reason), -ERR_TOO_BIG);
-	EXPECT(!strcmp(reason, "the schema is too long"));
+	EXPECT(!strcmp(reason, "the schema has more than 262144 bytes"));
 }
 
 /* A vocabulary of each byte by itself but `lacking` (256: none is), and of one control token. */

@@ -36,6 +36,12 @@ CUDA_VISIBLE_DEVICES='' GPU_SECONDS=30 sh "$SRCDIR/tests/gpu.sh" "$SRCDIR" "$BUI
 	END { exit bad || steps < 15 }' "$work/hidden"
 tap $? "without a GPU every step that needs one fails, in JSON"
 
+# What is reckoned on paper is what the README says.
+"${PYTHON_FOR_TESTS:-python3}" "$SRCDIR/tests/bench/gpu_bounds.py" >"$work/paper" &&
+	grep '^| [0-9]*, [0-9]*k' "$work/paper" >"$work/steps" && [ "$(wc -l <"$work/steps")" = 6 ] &&
+	! grep -vxFf "$SRCDIR/kernels/cuda/README.md" "$work/steps" | sed 's/^/# not in the README: /' | grep .
+tap $? "the predicted times of a step"
+
 ! sh "$SRCDIR/tests/gpu.sh" --carry "$work/nothing" "$work/carried" 2>"$work/words"
 tap $? "what is not there is not carried"
 if [ -n "${HOLDFAST_SANITIZED:-}" ]; then

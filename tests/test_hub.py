@@ -51,6 +51,7 @@ class Gguf:
         for _ in range(keys):
             name = self.text()
             self.keys[name] = self.value(self.take("<I")[0])
+        self.keys_raw = self.data[24:self.at]
         if keys_only:
             return
         directory = []
@@ -316,13 +317,13 @@ def check_headers(hub):
         ("a shape that is no list", entry(first, shape=3), "no shape"),
         ("a shape of nothing", entry(first, shape=[]), "no dimensions"),
         ("a shape of three sides", entry(first, shape=[1, 2, 3]), "more than 2 dimensions"),
-        ("a negative side", entry(first, shape=[-1, 64]), "dimension is not"),
-        ("a fraction for a side", entry(first, shape=[1.5, 64]), "dimension is not"),
-        ("sides whose product overflows", entry(first, shape=[4294967295, 4294967295]), "overflows"),
+        ("a negative side", entry(first, shape=[-1, 64]), "is not 1 to 4294967295"),
+        ("a fraction for a side", entry(first, shape=[1.5, 64]), "is not 1 to 4294967295"),
+        ("sides whose product overflows", entry(first, shape=[4294967295, 4294967295]), "overflow 64 bits"),
         ("a shape that does not fit its bytes", entry(first, shape=[1, 64]), "bytes for"),
         ("another shape than the model's", entry(first, shape=list(reversed(hub.tensors[first][1]))), "token_embd.weight: it has"),
         ("offsets beyond the file", entry(first, data_offsets=[1 << 40, (1 << 40) + end]), "cut off"),
-        ("offsets that run backwards", entry(first, data_offsets=[end, 0]), "cut off"),
+        ("offsets that run backwards", entry(first, data_offsets=[end, 0]), "run backwards"),
         ("negative offsets", entry(first, data_offsets=[-end, 0]), "not two numbers"),
         ("three offsets", entry(first, data_offsets=[0, end, end]), "not two numbers"),
         ("one offset", entry(first, data_offsets=[0]), "not two numbers"),
@@ -429,7 +430,7 @@ def check_config(hub):
 
 def check_gemma(hub):
     """What only its config.json says."""
-    for field, value, word in (("sliding_window_pattern", 0, "sliding_window_pattern is not"), ("sliding_window_pattern", "3", "sliding_window_pattern is not"),
+    for field, value, word in (("sliding_window_pattern", 0, "no number from 1 to 512"), ("sliding_window_pattern", "3", "no number from 1 to 512"),
                                ("layer_types", ["full_attention"] * 3, "layer 1 is not sliding_attention"),
                                ("query_pre_attn_scalar", 0, "query_pre_attn_scalar"), ("query_pre_attn_scalar", "x", "query_pre_attn_scalar")):
         hub.write()
@@ -482,11 +483,11 @@ def check_tokenizer(hub):
             ("a vocab that is a list", change(model_vocab=[]), "no vocab"),
             ("a vocab of nothing", dict(change(model_vocab={}), added_tokens=[]), "the vocab is empty"),
             ("more merges than are taken", change(model_merges=["a b"] * ((1 << 21) + 1)), "are taken"),
-            ("an id below 0", change(model_vocab=dict(vocab, a=-1)), "id is not"),
-            ("an id beyond the limit", change(model_vocab=dict(vocab, a=1 << 20)), "id is not"),
+            ("an id below 0", change(model_vocab=dict(vocab, a=-1)), "not 0 to 1048575"),
+            ("an id beyond the limit", change(model_vocab=dict(vocab, a=1 << 20)), "not 0 to 1048575"),
             ("one id for two tokens", change(model_vocab=dict(vocab, **{"aaa": vocab["a"]})), "twice"),
             ("merges that are missing", change(model_merges=None), "no merges"),
-            ("a merge of one part", change(model_merges=["ab"]), "merges"),
+            ("a merge of one part", change(model_merges=["ab"]), "not two parts"),
             ("a merge of three parts", change(model_merges=[["a", "b", "c"]]), "two parts"),
             ("an added token without id", change(added_tokens=[{"content": "x"}]), "added token"),
             ("byte fallback without bytes", change(model_byte_fallback=True), "byte 0x00 has no token"),
@@ -565,8 +566,35 @@ def check_limits(hub):
         refused(hub, f"{name} of 64 MiB and a byte", name, f"{most + 1} bytes")
 
 
+def check_faults(what, kind):
+    """Everything that can fail while reading, at each place."""
+    done = subprocess.run([os.path.join(BUILD, "tests", "load_faults"), what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    said = done.stdout.decode(errors="replace")
+    report(done.returncode == 0 and min(v for k, v in json.loads(said).items() if k != "wrong") > 0,
+           "memory, reads and descriptors fail at each place, of " + kind, said + done.stderr.decode(errors="replace")[:2000])
+
+
+def split(gguf, folder):
+    """The same model in two files; the path of the first."""
+    kinds = {name: (number, size) for number, (name, size) in SIZES.items()}
+    names = list(gguf.tensors)
+    text = lambda t: struct.pack("<Q", len(t)) + t.encode()
+    for part, own in enumerate((names[::2], names[1::2])):
+        keys = gguf.keys_raw if part == 0 else text("general.architecture") + struct.pack("<I", 8) + text(gguf.keys["general.architecture"])
+        keys += text("split.no") + struct.pack("<IH", 2, part) + text("split.count") + struct.pack("<IH", 2, 2)
+        head, data = b"", b""
+        for name in own:
+            kind, shape, content = gguf.tensors[name]
+            head += text(name) + struct.pack(f"<I{len(shape)}QIQ", len(shape), *reversed(shape), kinds[kind][0], len(data))
+            data += content + bytes(-len(content) % 32)
+        out = b"GGUF" + struct.pack("<IQQ", 3, len(own), (len(gguf.keys) if part == 0 else 1) + 2) + keys + head
+        with open(os.path.join(folder, f"two-{part + 1:05}-of-00002.gguf"), "wb") as file:
+            file.write(out + bytes(-len(out) % 32) + data)
+    return os.path.join(folder, "two-00001-of-00002.gguf")
+
+
 def check_world(hub, path):
-    """Files that may not be read, or are none; and everything that can fail while reading, at each place."""
+    """Files that may not be read, or are none; and what can fail while reading."""
     files = [name for name in sorted(os.listdir(hub.path))]
     for name in files:
         os.chmod(os.path.join(hub.path, name), 0)
@@ -578,12 +606,8 @@ def check_world(hub, path):
     os.chmod(path, 0)
     refused(hub, "a file that may not be read", "may not be read", path=path, before=PLAIN)
     os.chmod(path, 0o600)
-    for what in (path, hub.path):
-        done = subprocess.run([os.path.join(BUILD, "tests", "load_faults"), what], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
-        said = done.stdout.decode(errors="replace")
-        report(done.returncode == 0 and min(v for k, v in json.loads(said).items() if k != "wrong") > 0,
-               "memory, reads and descriptors fail at each place" + (", of a folder" if what == hub.path else ""),
-               said + done.stderr.decode(errors="replace")[:2000])
+    check_faults(path, "a file")
+    check_faults(hub.path, "a folder")
     for name in files:
         at = os.path.join(hub.path, name)
         os.rename(at, at + "-")
@@ -621,6 +645,10 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         for family in ("llama", "llama3", "mistral", "qwen3", "gemma3", "qwen2"):
             hub, path = check_family(folder, family)
+            if family == "llama3":
+                hub.write()
+                check_faults(hub.path, "a folder with factors of RoPE and a template")
+                check_faults(split(hub.gguf, folder), "a split file")
             if family == "gemma3":
                 hub.put("chat_template.jinja", b"x")
                 check_world(hub, path)

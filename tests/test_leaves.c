@@ -399,7 +399,7 @@ static void pages_make(struct pages_case *p, int kv, uint32_t head, uint32_t pag
    head. */
 #define ATTEND_BOUND 2e-5
 
-/* What AVX-512 computes of FP8 is the text of ref_pairs.c, bit for bit; and that is off from the exact
+/* What AVX-512 computes of INT8 is the text of ref_pairs.c, bit for bit; and that is off from the exact
    result by the rounding to bf16 of queries and weights, 2^-9 each: scores by that part of the sum of their
    products' sizes, weights by as much of themselves and their own rounding, values by that of the largest. */
 static void attend_pairs(const struct leaf *leaf, struct attend_job *j, const struct pages_case *p)
@@ -445,10 +445,10 @@ static void attend_pairs(const struct leaf *leaf, struct attend_job *j, const st
 	free(memory[0]), free(memory[1]);
 }
 
-/* Whether the leaf sums FP8 in pairs. */
+/* Whether the leaf sums INT8 in pairs. */
 static int is_pairs(int isa, const struct attend_job *j)
 {
-	return isa == ISA_AVX512 && j->kv == KV_FP8 && j->head % 32 == 0 &&
+	return isa == ISA_AVX512 && j->kv == KV_INT8 && j->head % 32 == 0 &&
 	       (fast_have_avx512() & FAST_VBMI);
 }
 
@@ -607,7 +607,7 @@ static void matmuls_subsets(void)
 		matmuls();
 		pairs_wanted = (have[i] & FAST_VBMI) != 0;
 		attend_case(KV_FP8, 64, 3, 16, 201, 1, 0);
-		attend_case(KV_FP8, 64, 3, 16, 201, 16, 0);
+		attend_case(KV_INT8, 64, 3, 16, 201, 1, 0);
 		attend_case(KV_INT8, 64, 3, 16, 201, 16, 0);
 		pairs_wanted = 1;
 	}

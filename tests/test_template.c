@@ -265,6 +265,7 @@ static void split_case(const struct template *t, unsigned *cases)
 	rendering_init(&whole);
 	rendering_init(&part);
 	EXPECT_EQ(render(t, 0, &a, &whole), refused ? -ERR_BAD_ARG : 0);
+	EXPECT(!refused || (whole.why && strstr(whole.why, "one call a message")));
 	for (unsigned cuts = 1; cuts < 1u << r.count && !refused; cuts++) {
 		rendering_clear(&part);
 		EXPECT_EQ(render(t, cuts, &b, &part), 0);
@@ -383,7 +384,10 @@ static void refuses_and_changes_nothing(void)
 		struct message m[2] = {{.role = ROLE_USER, .content = {"u", 1}},
 				       {.role = ROLE_ASSISTANT, .calls = &call, .call_count = 1}};
 		EXPECT_EQ(template_begin(t, &state, NULL, &tool, 1, &out), -ERR_BAD_ARG);
+		EXPECT(out.why && strstr(out.why, "a tool is no JSON object"));
+		rendering_clear(&out);
 		EXPECT_EQ(template_append(t, &state, m, 2, &out), -ERR_BAD_ARG);
+		EXPECT(out.why && strstr(out.why, "a call's arguments are no JSON object"));
 		EXPECT_EQ(out.length, 0);
 		EXPECT_EQ(out.count, 0);
 		EXPECT_EQ(state.message_count, 0);
@@ -395,7 +399,8 @@ static void refuses_and_changes_nothing(void)
    read. */
 static void each_family_refuses(void)
 {
-	static const char *const bad[] = {"", "[]", "\"x\"", "{", "{\"a\":1} x"};
+	char deep[] = "{\"a\":[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[["; /* 64 */
+	const char *const bad[] = {"", "[]", "\"x\"", "{", "{\"a\":1} x", deep};
 	char *text = mmap(NULL, RENDERING_BYTES_MAX, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1,
 			  0);
 	REQUIRE(text != MAP_FAILED);
@@ -409,7 +414,7 @@ static void each_family_refuses(void)
 		REQUIRE(template_find(template_names(k), &t) == 0);
 		for (unsigned i = 0; i < sizeof bad / sizeof bad[0]; i++) {
 			const struct tool tool = {{bad[i], strlen(bad[i])}};
-			if (!EXPECT(template_begin(t, &state, NULL, &tool, 1, &out) == -ERR_BAD_ARG))
+			if (!EXPECT(template_begin(t, &state, NULL, &tool, 1, &out) == -ERR_BAD_ARG && out.why))
 				printf("# %s: %s\n", template_name(t), bad[i]);
 			EXPECT(out.length == 0 && out.count == 0 && state.message_count == 0 && !state.tools);
 		}

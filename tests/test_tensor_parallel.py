@@ -214,7 +214,8 @@ TINY_CASES = [{"name": "a", "tokens": GIVEN[0], "generate": 16}, {"name": "b", "
 def launched():
     """The same bits as from ranks of one start: the sums have one order however they travel."""
     started = subprocess.run(logits_of(TINY, TINY_CASES, 4), stdout=subprocess.PIPE, text=True, check=True).stdout
-    for names in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE")):
+    for names in (("RANK", "WORLD_SIZE"), ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"), ("PMI_RANK", "PMI_SIZE"),
+                  ("SLURM_PROCID", "SLURM_NTASKS")):
         processes = launch(logits_of(TINY, TINY_CASES, 4), 4, names)
         results = {rank: p.communicate(timeout=60 * ar1.SLOW) for rank, p in processes.items()}
         assert [processes[r].returncode for r in range(4)] == [0, 0, 0, 0], results
@@ -253,19 +254,36 @@ def another_secret():
     assert first.returncode == 0 and second.returncode == 0 and results[0][0], results
 
 
+def launched_serving():
+    """Its processes, by their rank, and who speaks to it."""
+    home = tempfile.mkdtemp(prefix="hf-", dir=FOLDER)
+    processes = launch([PROGRAM, "--model", TINY, "--listen", f"ipc://{home}/rpc.sock", "--state", f"{home}/state",
+                        "--cache", f"{home}/cache", "--template", "smollm2", "--kv-memory", "900000",
+                        "--tensor-parallel", "2"], 2)
+    deadline = time.time() + 30 * ar1.SLOW
+    while not os.path.exists(f"{home}/rpc.sock"):
+        assert time.time() < deadline and processes[0].poll() is None
+        time.sleep(0.02)
+    wire = Wire(f"ipc://{home}/rpc.sock")
+    play(wire)
+    return processes, wire
+
+
+def launched_stop():
+    """A launcher tells all its processes to end, in any order, the others first too: a clean stop."""
+    for order in ((1, 0), (0, 1)):
+        processes, _ = launched_serving()
+        for rank in order:
+            processes[rank].send_signal(signal.SIGTERM)
+            time.sleep(0.2)
+        said = {rank: p.communicate(timeout=20 * ar1.SLOW)[1] for rank, p in processes.items()}
+        assert [processes[r].returncode for r in (0, 1)] == [0, 0] and "gone" not in said[0] + said[1], said
+
+
 def launched_daemon():
     """Over TCP too a rank that is killed is noticed, in a turn and at rest."""
     for busy in (True, False):
-        home = tempfile.mkdtemp(prefix="hf-", dir=FOLDER)
-        processes = launch([PROGRAM, "--model", TINY, "--listen", f"ipc://{home}/rpc.sock", "--state", f"{home}/state",
-                            "--cache", f"{home}/cache", "--template", "smollm2", "--kv-memory", "900000",
-                            "--tensor-parallel", "2"], 2)
-        deadline = time.time() + 30 * ar1.SLOW
-        while not os.path.exists(f"{home}/rpc.sock"):
-            assert time.time() < deadline and processes[0].poll() is None
-            time.sleep(0.02)
-        wire = Wire(f"ipc://{home}/rpc.sock")
-        play(wire)
+        processes, wire = launched_serving()
         if busy:
             session = wire.open()
             processes[1].send_signal(signal.SIGSTOP)
@@ -328,6 +346,7 @@ tap.run("ranks end with a daemon that is killed", daemon_killed)
 tap.run("ranks of a launcher compute the same bits", launched)
 tap.run("strangers at rank 0's port are refused and change nothing", another_secret)
 tap.run("a launcher's rank that is killed", launched_daemon)
+tap.run("a launcher that ends all its ranks", launched_stop)
 tap.run("the default model over 3 ranks", real(os.environ.get("HOLDFAST_MODEL", ""), "smollm2-135m", 3, 100))
 tap.run("Qwen over 2 ranks", real(os.path.join(MODELS, "qwen2.5-coder-0.5b.gguf"), "qwen2.5-coder-0.5b", 2, 11))
 sys.exit(tap.done())

@@ -27,12 +27,12 @@
  *      is what AMX's tdpbf16ps does. A product of two bf16 is exact in f32, so a fused multiply-add and
  *      one apart are the same. Values are rounded to nearest even, and what is then below 2^-55 is 0: no
  *      product or sum is subnormal, which some instructions take for 0 and some do not.
- *  attention over FP8 pages, of AVX-512 with VBMI (ref_pairs.c is its text in C, to the bit): the query
+ *  attention over INT8 pages, of AVX-512 with VBMI (ref_pairs.c is its text in C, to the bit): the query
  *      and the weights (each times V's scale) are rounded to bf16, K and V are bf16 as they stand, and
  *      sums are those of bf16 above: a score over each 32 values of the head, and what a scale's values
  *      give times the scale; values over each 32 positions of the partition, those that a row does not
  *      see left out. So a tile of AMX serves many rows, and one row takes registers. Rounding is off by
- *      2^-9 at most, FP8 itself by 2^-4.
+ *      2^-9 at most.
  *  norm: r = 1 / sqrt(sum / (float)n + epsilon); out = (x * r) * w, each step rounded to f32.
  *  8-bit K and V: the scale bytes as below, from bits; FP8 takes x * 2^-e (exact), INT8 the quotient
  *      x / scale, rounded to nearest even and held within -127 .. 127.
@@ -183,7 +183,7 @@ struct leaf {
 size_t leaf_scratch_floats(uint32_t rows, uint32_t heads, uint32_t head);
 
 void leaf_init_ref(struct leaf *leaf);
-/* Attention over FP8 pages as AVX-512 does it; head a multiple of 32. */
+/* Attention over INT8 pages as AVX-512 does it; head a multiple of 32. */
 void ref_attend_pairs(const struct attend_job *job);
 void leaf_init_avx2(struct leaf *leaf);
 void leaf_init_avx512(struct leaf *leaf); /* F, BW, VL, DQ at least; VNNI if the CPU has it */

@@ -1,5 +1,5 @@
 /*
- * Attention over FP8 pages with AMX, for the rows of a prompt: K and V of the partition become bf16 in the
+ * Attention over INT8 pages with AMX, for the rows of a prompt: K and V of the partition become bf16 in the
  * order in which a tile takes them, queries and weights rows of bf16. The sums are those of fast_pairs.h to
  * the bit (cpu.h), so a row that comes alone may take that.
  */
@@ -59,14 +59,35 @@ INLINE void amx_attend_configure(void)
 	__asm__ volatile("ldtilecfg %0" ::"m"(c));
 }
 
-/* 64 codes to bf16: the first and the second pairs of 16 places. *odd: whether one of them is a NaN. */
-INLINE void amx_decode(const uint8_t *p, __m512i *first, __m512i *second, __mmask64 *odd)
-{
-	const __m512i x = _mm512_loadu_si512(p), sign = _mm512_set1_epi8((char)0x80);
-	const __m512i l = lookup(x, fp8_low);
-	const __m512i h = _mm512_ternarylogic_epi32(lookup(x, fp8_high), x, sign, 0xf8);
+/* The bf16 of 0 .. 127: low and high bytes. */
+static const _Alignas(64) uint8_t int8_low[128] = {
+	0x00, 0x80, 0x00, 0x40, 0x80, 0xa0, 0xc0, 0xe0, 0x00, 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70,
+	0x80, 0x88, 0x90, 0x98, 0xa0, 0xa8, 0xb0, 0xb8, 0xc0, 0xc8, 0xd0, 0xd8, 0xe0, 0xe8, 0xf0, 0xf8,
+	0x00, 0x04, 0x08, 0x0c, 0x10, 0x14, 0x18, 0x1c, 0x20, 0x24, 0x28, 0x2c, 0x30, 0x34, 0x38, 0x3c,
+	0x40, 0x44, 0x48, 0x4c, 0x50, 0x54, 0x58, 0x5c, 0x60, 0x64, 0x68, 0x6c, 0x70, 0x74, 0x78, 0x7c,
+	0x80, 0x82, 0x84, 0x86, 0x88, 0x8a, 0x8c, 0x8e, 0x90, 0x92, 0x94, 0x96, 0x98, 0x9a, 0x9c, 0x9e,
+	0xa0, 0xa2, 0xa4, 0xa6, 0xa8, 0xaa, 0xac, 0xae, 0xb0, 0xb2, 0xb4, 0xb6, 0xb8, 0xba, 0xbc, 0xbe,
+	0xc0, 0xc2, 0xc4, 0xc6, 0xc8, 0xca, 0xcc, 0xce, 0xd0, 0xd2, 0xd4, 0xd6, 0xd8, 0xda, 0xdc, 0xde,
+	0xe0, 0xe2, 0xe4, 0xe6, 0xe8, 0xea, 0xec, 0xee, 0xf0, 0xf2, 0xf4, 0xf6, 0xf8, 0xfa, 0xfc, 0xfe
+};
+static const _Alignas(64) uint8_t int8_high[128] = {
+	0x00, 0x3f, 0x40, 0x40, 0x40, 0x40, 0x40, 0x40, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41,
+	0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41, 0x41,
+	0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42,
+	0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42,
+	0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42,
+	0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42,
+	0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42,
+	0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42, 0x42
+};
 
-	*odd |= _mm512_cmpeq_epi8_mask(_mm512_or_si512(x, sign), _mm512_set1_epi8(-1));
+/* 64 values to bf16: the first and the second pairs of 16 places. */
+INLINE void amx_decode(const uint8_t *p, __m512i *first, __m512i *second)
+{
+	const __m512i x = _mm512_loadu_si512(p), size = _mm512_abs_epi8(x), l = lookup(size, int8_low);
+	const __m512i sign = _mm512_set1_epi8((char)0x80);
+	const __m512i h = _mm512_ternarylogic_epi32(lookup(size, int8_high), x, sign, 0xf8);
+
 	*first = _mm512_unpacklo_epi8(l, h);
 	*second = _mm512_unpackhi_epi8(l, h);
 }
@@ -75,7 +96,6 @@ INLINE void amx_decode(const uint8_t *p, __m512i *first, __m512i *second, __mmas
 INLINE void amx_load_k(const struct amx_work *w)
 {
 	const struct attend_job *j = w->job;
-	__mmask64 odd = 0;
 
 	for (uint32_t t = w->low & ~15u; t < w->high; t += 16) {
 		const uint8_t *p = tile_at(j, t, 0);
@@ -84,43 +104,38 @@ INLINE void amx_load_k(const struct amx_work *w)
 		for (uint32_t v = 0; v < j->head; v += 4, p += 64, to += 128) {
 			__m512i first, second;
 
-			amx_decode(p, &first, &second, &odd);
+			amx_decode(p, &first, &second);
 			_mm512_store_si512(to, first);
 			_mm512_store_si512(to + 64, second);
 		}
 	}
 }
 
-/* Tiles [positions / 32][head / 16], each 16 lines of pairs of positions. Positions that no row sees are 0.
-   Returns whether one that is seen has a NaN: it must not meet the weight 0 of a row that does not see it. */
-INLINE int amx_load_v(const struct amx_work *w)
+/* Tiles [positions / 32][head / 16], each 16 lines of pairs of positions. Pairs that no row sees are 0, since
+   their page may not exist; of what else is not seen the weights are 0, and no value is a NaN. */
+INLINE void amx_load_v(const struct amx_work *w)
 {
 	const struct attend_job *j = w->job;
 	const uint32_t from = w->low & ~(PAIR_BLOCK - 1u), to = (w->high + PAIR_BLOCK - 1) & ~(PAIR_BLOCK - 1u);
-	__mmask64 nan = 0;
 
 	for (uint32_t t = from; t < to; t += 2) {
 		uint8_t *out = w->kv + (size_t)(t & ~(PAIR_BLOCK - 1u)) * j->head * 2 + t % PAIR_BLOCK / 2 * 64;
-		const int here = t >= w->low && t < w->high, next = t + 1 >= w->low && t + 1 < w->high;
-		const __m512i seen = _mm512_set1_epi32((int32_t)((here ? 0xffffu : 0) | (next ? 0xffff0000u : 0)));
-		const uint8_t *p = here || next ? tile_at(j, t & ~15u, j->v_offset) + (size_t)(t % 16) * j->head :
-						  NULL;
+		const uint8_t *p = NULL;
+
+		if (t + 1 >= w->low && t < w->high)
+			p = tile_at(j, t & ~15u, j->v_offset) + (size_t)(t % 16) * j->head;
 
 		for (uint32_t v = 0; v < j->head; v += 32, out += 2 * TILE_BYTES) {
 			__m512i first = _mm512_setzero_si512(), second = first;
-			__mmask64 odd = 0;
 
 			if (p) {
-				amx_decode(p, &first, &second, &odd);
+				amx_decode(p, &first, &second);
 				p += 64;
 			}
-			/* The bytes of a pair alternate, first position first. */
-			nan |= odd & ((here ? 0x5555555555555555u : 0) | (next ? 0xaaaaaaaaaaaaaaaau : 0));
-			_mm512_store_si512(out, _mm512_and_si512(first, seen));
-			_mm512_store_si512(out + TILE_BYTES, _mm512_and_si512(second, seen));
+			_mm512_store_si512(out, first);
+			_mm512_store_si512(out + TILE_BYTES, second);
 		}
 	}
-	return nan != 0;
 }
 
 /* 16 queries, their first 32 values at `a` and every 32 more 64 bytes on, times 64 positions. */
@@ -172,7 +187,7 @@ INLINE void amx_scores(const struct amx_work *w)
 				for (uint32_t n = 0; n < 4 && t + 16 * n < w->high; n++) {
 					const struct v16 s = t + 16 * n < (w->low & ~15u) ?
 								     v16_set(0.0f) :
-								     tile_scales(j, KV_FP8, t + 16 * n, g);
+								     tile_scales(j, KV_INT8, t + 16 * n, g);
 					const float *from = w->tiles + 256 * n;
 					float *out = w->scores + (size_t)i * OPS_PARTITION + t + 16 * n;
 
@@ -251,16 +266,15 @@ INLINE void amx_sum(const struct amx_work *w, const uint16_t *a, const uint8_t *
 	}
 }
 
-/* Values of all queries, of which scores holds the weights. 0: a NaN was found and nothing done. */
-INLINE int amx_values(const struct amx_work *w)
+/* Values of all queries, of which scores holds the weights. */
+INLINE void amx_values(const struct amx_work *w)
 {
 	const uint32_t from = w->low & ~(PAIR_BLOCK - 1u), head = w->job->head;
 
-	if (amx_load_v(w))
-		return 0;
+	amx_load_v(w);
 	for (uint32_t g = 0; g < w->groups; g++) {
 		for (uint32_t t = w->low & ~15u; t < w->high; t += 16) /* beyond, a scale may be infinite */
-			v16_store(w->scales + t, v16_range(tile_scales(w->job, KV_FP8, t, w->groups + g),
+			v16_store(w->scales + t, v16_range(tile_scales(w->job, KV_INT8, t, w->groups + g),
 							   (int32_t)(w->low - t), (int32_t)(w->high - t),
 							   v16_set(0.0f)));
 		for (uint32_t i = 0; i < w->count; i++)
@@ -278,7 +292,6 @@ INLINE int amx_values(const struct amx_work *w)
 					amx_sum(w, a, b, from, w->high, out, 2);
 			}
 	}
-	return 1;
 }
 
 #endif

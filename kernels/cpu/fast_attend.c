@@ -5,7 +5,7 @@
  *  score: one sum over the values in ascending order (per group of a scale, times the scale);
  *  sum of weights: 16 lanes by position modulo 16, then the tree of the f32 dot;
  *  values: one sum over the query's positions in ascending order, none outside its range touched.
- * With AVX-512 FP8 is summed in pairs instead (cpu.h, fast_pairs.h), many rows by AMX where it is.
+ * With AVX-512 INT8 is summed in pairs instead (cpu.h, fast_pairs.h), many rows by AMX where it is.
  */
 #include <math.h>
 #include <string.h>
@@ -320,7 +320,7 @@ static void few_scores_all(const struct work *w)
 
 		for (uint32_t u = 0; u < n; u++)
 			q[u] = w->q + (size_t)(h + u) * j->head;
-		(w->pairs ? few_pair_score[n] : few_score[j->kv - KV_INT8][n])(
+		(w->pairs ? few_pair_score[n] : few_score[j->kv][n])(
 			j, q, w->low & ~15u, w->high, w->groups, w->scores + (size_t)h * OPS_PARTITION);
 	}
 }
@@ -357,7 +357,7 @@ static void few_values_all(const struct work *w)
 		first = next;
 	}
 	for (uint32_t h = 0; first < end && h < j->heads; h += FEW_QUERIES)
-		few_value[j->kv - KV_INT8][j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES](
+		few_value[j->kv][j->heads - h < FEW_QUERIES ? j->heads - h : FEW_QUERIES](
 			j, w->scores + (size_t)h * OPS_PARTITION, first, end, w->groups,
 			w->sums + (size_t)h * j->head);
 	if (first < w->high && end < w->high)
@@ -442,8 +442,8 @@ static void queries_round(struct work *w)
 	w->q_row_stride = n;
 }
 
-/* The block by AMX; 0 if there is something that it cannot do, and nothing of the block is done. */
-static int block_tiles(const struct work *w)
+/* The block by AMX. */
+static void block_tiles(const struct work *w)
 {
 	const struct attend_job *j = w->job;
 	struct work rows = *w;
@@ -457,12 +457,9 @@ static int block_tiles(const struct work *w)
 	rows.scores = a.scores;
 	rows.sums = a.sums;
 	work_weigh(&rows);
-	const int good = amx_values(&a);
-
+	amx_values(&a);
 	AMX_RELEASE();
-	if (good)
-		work_out(&rows);
-	return good;
+	work_out(&rows);
 }
 #endif
 
@@ -483,8 +480,10 @@ static void block(struct work *w)
 #ifdef FAST_AVX512
 	if (w->pairs)
 		queries_round(w);
-	if (w->tiles && w->rows > 1 && w->high && block_tiles(w))
+	if (w->tiles && w->rows > 1 && w->high) {
+		block_tiles(w);
 		return;
+	}
 #endif
 	if (w->high)
 		work_scores(w);
@@ -509,7 +508,7 @@ INLINE void attend_with(const struct attend_job *j, const int tiles)
 		return;
 	}
 #ifdef FAST_AVX512
-	w.pairs = j->kv == KV_FP8;
+	w.pairs = j->kv == KV_INT8;
 	w.tiles = tiles && w.pairs;
 #else
 	(void)tiles;

@@ -1,7 +1,7 @@
 /*
  * Attention of one row: K and V go from the page straight into the sums, without a stop in memory,
  * since so few queries share what is decoded. The sums are those of fast_attend.c, in the same
- * order; those of FP8 are in fast_pairs.h. A tile of the next lot is fetched while one is at work, and one
+ * order; those of INT8 are in fast_pairs.h. A tile of the next lot is fetched while one is at work, and one
  * of the next job from beyond the caches: pages lie far apart, so the CPU does not guess where the next
  * begins.
  */
@@ -23,7 +23,7 @@ INLINE uint32_t kv_size(enum kv_kind kv)
 
 INLINE struct quad quad_of(enum kv_kind kv, const uint8_t *p)
 {
-	return kv == KV_INT8   ? quad_int8(p)
+	return kv == KV_FP8    ? quad_fp8(p)
 	       : kv == KV_BF16 ? quad_bf16(p)
 			       : quad_f32(p);
 }
@@ -175,7 +175,7 @@ typedef void few_value_function(const struct attend_job *j, const float *scores,
 	static void few_score_##kind##_##n(const struct attend_job *j, const float *const q[4], \
 					   uint32_t t, uint32_t end, uint32_t groups, float *out) \
 	{ \
-		enum { LOT = (n) < 4 ? FEW_TILES : FEW_TILES / 2 }; \
+		enum { LOT = (n) < ((KIND) == KV_FP8 ? 3 : 4) ? FEW_TILES : FEW_TILES / 2 }; \
 		const uint8_t *next[FEW_TILES]; \
 		for (; t + 16 * LOT <= end; t += 16 * LOT) { \
 			for (uint32_t i = 0; i < LOT; i++) { \
@@ -204,16 +204,18 @@ typedef void few_value_function(const struct attend_job *j, const float *scores,
 	FEW(kind, KIND, 1) FEW(kind, KIND, 2) FEW(kind, KIND, 3) FEW(kind, KIND, 4)
 #define FEW_NAMES(name, kind) \
 	{ NULL, name##_##kind##_1, name##_##kind##_2, name##_##kind##_3, name##_##kind##_4 }
-FEW_KIND(int8, KV_INT8)
+FEW_KIND(fp8, KV_FP8)
 FEW_KIND(bf16, KV_BF16)
 FEW_KIND(f32, KV_F32)
 
-/* By kind, from INT8 on, and number of queries. */
-static few_score_function *const few_score[3][FEW_QUERIES + 1] = {
-	FEW_NAMES(few_score, int8), FEW_NAMES(few_score, bf16), FEW_NAMES(few_score, f32)
+/* By kind, INT8 apart, and number of queries. */
+static few_score_function *const few_score[4][FEW_QUERIES + 1] = {
+	[KV_FP8] = FEW_NAMES(few_score, fp8), [KV_BF16] = FEW_NAMES(few_score, bf16),
+	[KV_F32] = FEW_NAMES(few_score, f32)
 };
-static few_value_function *const few_value[3][FEW_QUERIES + 1] = {
-	FEW_NAMES(few_value, int8), FEW_NAMES(few_value, bf16), FEW_NAMES(few_value, f32)
+static few_value_function *const few_value[4][FEW_QUERIES + 1] = {
+	[KV_FP8] = FEW_NAMES(few_value, fp8), [KV_BF16] = FEW_NAMES(few_value, bf16),
+	[KV_F32] = FEW_NAMES(few_value, f32)
 };
 
 #endif

@@ -1,5 +1,5 @@
 /*
- * Attention over FP8 pages in pairs of bf16 (cpu.h), on registers: of each 32 values of the head, or 32
+ * Attention over INT8 pages in pairs of bf16 (cpu.h), on registers: of each 32 values of the head, or 32
  * positions, those with an even place and those with an odd one are summed apart, then both are added.
  * First the sums of many rows over a decoded chunk, then those of one row that takes K and V from the
  * page, as fast_few.h has it for the other kinds. Queries and weights come rounded.
@@ -178,7 +178,7 @@ static pair_value_function *const pair_value[] = { NULL, pair_values_1, pair_val
 	}
 #define FEW_PAIRS(n) \
 	if ((n) < tiles) { \
-		const struct quad x = quad_fp8(p[n] + v * 16); \
+		const struct quad x = quad_int8(p[n] + v * 16); \
 		_mm_prefetch((const char *)next[n] + v * 16, _MM_HINT_T0); \
 		_mm_prefetch((const char *)far[n] + v * 16, _MM_HINT_T1); \
 		EACH_FEW(FEW_PAIR, n) \
@@ -194,7 +194,7 @@ INLINE void few_pair_scores(const struct attend_job *j, const float *const q[4],
 			    const uint8_t *const next[FEW_TILES], uint32_t groups, float *out,
 			    const uint32_t queries, const uint32_t tiles)
 {
-	const enum kv_kind kv = KV_FP8;
+	const enum kv_kind kv = KV_INT8;
 	const uint32_t values = j->head / groups;
 	const uint8_t *p[FEW_TILES], *far[FEW_TILES];
 	uint32_t v = 0;
@@ -242,7 +242,7 @@ INLINE void few_pair_scores(const struct attend_job *j, const float *const q[4],
 	}
 #define FEW_PAIR_VALUES(r) \
 	if ((r) < registers) { \
-		const struct quad x = quad_fp8(p + 32 * (r)); \
+		const struct quad x = quad_int8(p + 32 * (r)); \
 		_mm_prefetch((const char *)next + 32 * (r), _MM_HINT_T0); \
 		_mm_prefetch((const char *)far + 32 * (r), _MM_HINT_T1); \
 		if (whole || at + t >= first) { \
@@ -282,7 +282,7 @@ INLINE void few_pair_values(const struct attend_job *j, const float *scores, uin
 			const uint8_t *next = at + 16 < end ?
 						      tile_at(j, at + 16, j->v_offset) + (size_t)value * 2 : p;
 			const uint8_t *far = tile_ahead_of(j, at, j->v_offset) + (size_t)value * 2;
-			const struct v16 s = tile_scales(j, KV_FP8, at, scale);
+			const struct v16 s = tile_scales(j, KV_INT8, at, scale);
 			_Alignas(64) float w[4][16];
 
 			EACH_TILE(FEW_PAIR_WEIGHT)

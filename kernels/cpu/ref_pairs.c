@@ -1,5 +1,5 @@
 /*
- * Attention over FP8 pages in pairs of bf16: the scalar text of what AVX-512 and AMX do (cpu.h), to the
+ * Attention over INT8 pages in pairs of bf16: the scalar text of what AVX-512 and AMX do (cpu.h), to the
  * bit. It serves tests; the scalar device keeps to f32 (ref_attend.c), of which this is off by the
  * rounding of queries and weights.
  */
@@ -46,14 +46,14 @@ static float value(const struct attend_job *j, uint32_t t, uint32_t d, int is_v)
 	const uint8_t *const block = j->pages[t / j->page_tokens] + (is_v ? j->v_offset : 0);
 	const uint32_t at = t % j->page_tokens;
 
-	return fp8_decode(block[is_v ? page_v_at(at, d, j->head) : page_k_at(at, d, j->head)]);
+	return (int8_t)block[is_v ? page_v_at(at, d, j->head) : page_k_at(at, d, j->head)];
 }
 
 static float scale(const struct attend_job *j, uint32_t t, uint32_t group, int is_v)
 {
 	const uint32_t line = group + (is_v ? kv_group_count(j->head) : 0);
 
-	return kv_scale_value(KV_FP8, j->scales[t / j->page_tokens][line * j->page_tokens + t % j->page_tokens]);
+	return kv_scale_value(KV_INT8, j->scales[t / j->page_tokens][line * j->page_tokens + t % j->page_tokens]);
 }
 
 static float score(const struct attend_job *j, const float *q, uint32_t t)

@@ -155,6 +155,7 @@ __device__ static inline void chunk_scores(const struct attend_args *a, const st
 #pragma unroll
 		for (int n = 0; n < NT; n++)
 			part[n][0] = part[n][1] = part[n][2] = part[n][3] = 0;
+#pragma unroll 4
 		for (uint32_t d = first; d < first + values; d += 16) {
 			/* The four values from place d + 4t, of two positions: two pairs each. */
 			const uint8_t *const at = k + (size_t)(d * 16 + t * 64 + g / 2 * 16 + g % 2 * 4) * bytes;
@@ -195,8 +196,43 @@ __device__ static inline unsigned pair_mask(uint32_t token, uint32_t low, uint32
 	       (token + 1 >= low && token + 1 < high ? 0xffff0000u : 0);
 }
 
-/* Adds one tile's weighted values: acc[j] has places 64j + 8g + 2 warp (rows g) and the next (g+8). */
-template <int KV, int NT, int MT>
+/* Where a head has one or two groups of scales, a partition's weights are multiplied with V's and rounded
+   once, for all warps: the weights of positions 2i and 2i+1 become the pair for the first 64 places of the
+   head, and that for the next. */
+template <int MT> __device__ static inline bool packed()
+{
+	return MT <= 2;
+}
+
+template <int KV, int NT>
+__device__ static inline void weights_pack(const struct attend_args *a, const struct tile_room *r,
+					   uint32_t tile_low, uint32_t tile_high)
+{
+	const uint32_t token = 2 * threadIdx.x, tile = token / TILE_TOKENS;
+	const uint32_t groups = kv_group_count(a->head);
+	static_assert(2 * ATTEND_THREADS == OPS_PARTITION, "a pair a thread");
+	if (tile < tile_low || tile >= tile_high)
+		return;
+	float s[2][2] = {{1, 1}, {1, 1}};
+	for (uint32_t j = 0; KV != KV_BF16 && j < 2; j++) {
+		const uint32_t line = groups + (groups > 1 ? j : 0);
+		const uint8_t *const scales =
+			r->tiles[tile].scales + line * a->page_tokens + token % TILE_TOKENS;
+		s[j][0] = tile_scale<KV>(scales[0]);
+		s[j][1] = tile_scale<KV>(scales[1]);
+	}
+	for (uint32_t v = 0; v < NT * 8; v++) {
+		uint2 *const at = reinterpret_cast<uint2 *>(r->scores + v * SCORES + token);
+		const uint2 p = load_vector<uint2>(at);
+		const float p0 = float_from_bits(p.x), p1 = float_from_bits(p.y);
+		at->x = bf16_pair(p0 * s[0][0], p1 * s[0][1]);
+		at->y = bf16_pair(p0 * s[1][0], p1 * s[1][1]);
+	}
+}
+
+/* Adds one tile's weighted values: acc[j] has places 64j + 8g + 2 warp (rows g) and the next (g+8). WHOLE:
+   all of its positions are within low .. high-1. */
+template <int KV, int NT, int MT, bool WHOLE>
 __device__ static inline void chunk_values(const struct attend_args *a, const struct tile_room *r,
 					   const uint8_t *v, uint32_t tile, uint32_t low, uint32_t high,
 					   float acc[MT][NT][4])
@@ -204,7 +240,13 @@ __device__ static inline void chunk_values(const struct attend_args *a, const st
 	const int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, g = lane / 4, t = lane % 4;
 	const uint32_t head = a->head, bytes = KV == KV_BF16 ? 2 : 1, first = tile * TILE_TOKENS;
 	const uint32_t groups = kv_group_count(head), token = first + 2 * t;
-	const unsigned mask0 = pair_mask(token, low, high), mask1 = pair_mask(token + 8, low, high);
+	uint2 y0[NT], y1[NT];
+#pragma unroll
+	for (int n = 0; packed<MT>() && n < NT; n++) {
+		const float *const p = r->scores + (n * 8 + g) * SCORES + token;
+		y0[n] = load_vector<uint2>(p);
+		y1[n] = load_vector<uint2>(p + 8);
+	}
 #pragma unroll
 	for (int j = 0; j < MT; j++) {
 		const uint32_t d = 64 * j + 8 * g + 2 * warp;
@@ -216,12 +258,15 @@ __device__ static inline void chunk_values(const struct attend_args *a, const st
 			pairs_load<KV>(at, &x[0], &x[1]);
 			pairs_load<KV>(at + (size_t)8 * head * bytes, &x[2], &x[3]);
 		}
-		x[0] &= mask0;
-		x[1] &= mask0;
-		x[2] &= mask1;
-		x[3] &= mask1;
+		if (!WHOLE) {
+			const unsigned mask0 = pair_mask(token, low, high), mask1 = pair_mask(token + 8, low, high);
+			x[0] &= mask0;
+			x[1] &= mask0;
+			x[2] &= mask1;
+			x[3] &= mask1;
+		}
 		float s[4] = {1, 1, 1, 1};
-		if (KV != KV_BF16) {
+		if (KV != KV_BF16 && !packed<MT>()) {
 			const uint32_t line = groups + (groups > 1 ? j : 0);
 			const uint8_t *const scales = r->tiles[tile].scales + line * a->page_tokens + 2 * t;
 			s[0] = tile_scale<KV>(scales[0]);
@@ -231,6 +276,11 @@ __device__ static inline void chunk_values(const struct attend_args *a, const st
 		}
 #pragma unroll
 		for (int n = 0; n < NT; n++) {
+			if (packed<MT>()) {
+				const unsigned y[2] = {j ? y0[n].y : y0[n].x, j ? y1[n].y : y1[n].x};
+				mma_bf16(acc[j][n], x, y);
+				continue;
+			}
 			const float *const p = r->scores + (n * 8 + g) * SCORES + token;
 			const uint2 p0 = load_vector<uint2>(p), p1 = load_vector<uint2>(p + 8);
 			const unsigned y[2] = {
@@ -239,6 +289,25 @@ __device__ static inline void chunk_values(const struct attend_args *a, const st
 			mma_bf16(acc[j][n], x, y);
 		}
 	}
+}
+
+/* A chunk of tiles from `tile` on. */
+template <int KV, int NT, int MT>
+__device__ static inline void tiles_values(const struct attend_args *a, const struct tile_room *r,
+					   const uint8_t *stage, uint32_t tile, uint32_t low, uint32_t high,
+					   float acc[MT][NT][4])
+{
+	const uint32_t bytes = TILE_TOKENS * a->head * (KV == KV_BF16 ? 2 : 1), end = tile + CHUNK_TILES;
+	if (tile * TILE_TOKENS >= low && end * TILE_TOKENS <= high) {
+#pragma unroll 2
+		for (; tile < end; tile++, stage += bytes)
+			chunk_values<KV, NT, MT, true>(a, r, stage, tile, low, high, acc);
+		return;
+	}
+#pragma unroll 1
+	for (; tile < end; tile++, stage += bytes)
+		if ((tile + 1) * TILE_TOKENS > low && tile * TILE_TOKENS < high)
+			chunk_values<KV, NT, MT, false>(a, r, stage, tile, low, high, acc);
 }
 
 /* The partition's values to where they go: stored, first, or merged with what is there. */
@@ -299,6 +368,10 @@ __device__ static inline void partition_attend(const struct attend_args *a, cons
 			for (uint32_t v = warp; v < NT * 8; v += ATTEND_WARPS)
 				scores_weigh(r->scores + v * SCORES, r->m + v, r->l + v);
 			__syncthreads();
+			if (packed<MT>()) {
+				weights_pack<KV, NT>(a, r, tile_low, tile_high);
+				__syncthreads();
+			}
 		}
 		const uint32_t tile = chunk % CHUNKS * CHUNK_TILES;
 		const uint8_t *const stage = r->stage + chunk % 2 * r->stage_bytes;
@@ -306,10 +379,7 @@ __device__ static inline void partition_attend(const struct attend_args *a, cons
 			if (tile + warp >= tile_low && tile + warp < tile_high)
 				chunk_scores<KV, NT>(a, r, stage + warp * tile_bytes, tile + warp);
 		} else {
-			for (uint32_t i = 0; i < CHUNK_TILES; i++)
-				if (tile + i >= tile_low && tile + i < tile_high)
-					chunk_values<KV, NT, MT>(a, r, stage + i * tile_bytes, tile + i, low, high,
-								 acc);
+			tiles_values<KV, NT, MT>(a, r, stage, tile, low, high, acc);
 		}
 		__syncthreads(); /* the next copy but one goes where this chunk was */
 	}

@@ -4,6 +4,7 @@
 #include "kernels/cuda/emulate_runtime.h"
 
 #include <stdlib.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <deque>
@@ -86,6 +87,21 @@ void stream_drain(emulate_stream *s, const emulate_event *until, unsigned long r
 		if (a.run)
 			a.run();
 	}
+}
+
+uint64_t thread_ns()
+{
+	struct timespec t;
+	clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+	return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+}
+
+/* All that is queued: the GPU's part of the time. */
+void stream_run(emulate_stream *s)
+{
+	const uint64_t from = thread_ns();
+	stream_drain(s, NULL, 0);
+	counts.gpu_ns += thread_ns() - from;
 }
 
 bool is_pinned(const void *at, size_t bytes)
@@ -282,7 +298,7 @@ cudaError_t cudaStreamSynchronize(cudaStream_t stream)
 	if (stream->capture)
 		return keep(cudaErrorInvalidValue);
 	counts.waits++;
-	stream_drain(stream, NULL, 0);
+	stream_run(stream);
 	return keep(enter());
 }
 
@@ -292,7 +308,7 @@ cudaError_t cudaStreamQuery(cudaStream_t stream)
 	ENTER();
 	if (busy)
 		return cudaErrorNotReady;
-	stream_drain(stream, NULL, 0);
+	stream_run(stream);
 	return keep(enter());
 }
 

@@ -100,6 +100,7 @@ void emulate_runtime_lose_when(bool (*asked)());
 struct emulate_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
 	unsigned pageable; /* copies from or to host memory that is not pinned */
+	uint64_t gpu_ns; /* of the waiting thread's CPU time, what a GPU would have done */
 };
 emulate_counts emulate_runtime_counts();
 /* What a graph takes of the device's memory for each of its nodes; 4 KiB unless it is said. */

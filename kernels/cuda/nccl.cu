@@ -18,6 +18,7 @@
 #include "kernels/cuda/device.h"
 
 enum { NC_SUCCESS = 0, NC_IN_PROGRESS = 7, NC_INT8 = 0, NC_VERSION_LEAST = 21400 };
+enum { NC_LINE_BYTES = 160, CLOSE_SECONDS = 2 };
 struct nc_id {
 	char bytes[128];
 };
@@ -115,33 +116,41 @@ static bool all_live(const struct device *d)
 	return c->alive(c->self) == 0;
 }
 
-/* Until what was asked of the communicator is under way on the stream, or has failed. */
-static int nccl_settle(struct device *d, int code)
+/* Until what was asked of the communicator is under way on the stream, or has failed: why, in line. most: in
+   seconds; 0: no end. */
+static int nccl_await(const struct device *d, int code, uint32_t most, char line[NC_LINE_BYTES])
 {
 	const struct timespec pause = {0, 100000};
-	const uint32_t most = d->plan.start_seconds;
 	const double end = seconds_now() + most;
-	char line[160];
 	for (uint32_t turn = 1; code == NC_IN_PROGRESS; turn++) {
-		if (nc_find()->state(d->nccl, &code) != NC_SUCCESS)
-			return nccl_lost(d, -ERR_INTERNAL, "NCCL does not say how it is");
+		if (nc_find()->state(d->nccl, &code) != NC_SUCCESS) {
+			snprintf(line, NC_LINE_BYTES, "NCCL does not say how it is");
+			return -ERR_INTERNAL;
+		}
 		if (code != NC_IN_PROGRESS)
 			break;
 		if (turn < 1000)
 			continue;
 		nanosleep(&pause, NULL);
-		if (turn % 100 == 0 && !all_live(d))
-			return nccl_lost(d, -ERR_INTERNAL, "a rank is gone; NCCL is left");
+		if (turn % 100 == 0 && !all_live(d)) {
+			snprintf(line, NC_LINE_BYTES, "a rank is gone; NCCL is left");
+			return -ERR_INTERNAL;
+		}
 		if (most && seconds_now() > end) {
-			snprintf(line, sizeof line, "NCCL is not ready between %u ranks after %u seconds "
+			snprintf(line, NC_LINE_BYTES, "NCCL is not ready between %u ranks after %u seconds "
 				 "(--ranks-start-seconds)", d->plan.ranks, most);
-			return nccl_lost(d, -ERR_TIMEOUT, line);
+			return -ERR_TIMEOUT;
 		}
 	}
-	if (code == NC_SUCCESS)
-		return 0;
-	snprintf(line, sizeof line, "NCCL fails between the ranks (its result is %d)", code);
-	return nccl_lost(d, -ERR_INTERNAL, line);
+	snprintf(line, NC_LINE_BYTES, "NCCL fails between the ranks (its result is %d)", code);
+	return code == NC_SUCCESS ? 0 : -ERR_INTERNAL;
+}
+
+static int nccl_settle(struct device *d, int code)
+{
+	char line[NC_LINE_BYTES];
+	const int done = nccl_await(d, code, d->plan.start_seconds, line);
+	return done == 0 ? 0 : nccl_lost(d, done, line);
 }
 
 int nccl_wait(struct device *d)
@@ -181,15 +190,16 @@ int nccl_open(struct device *d)
 	return 0;
 }
 
+/* Nobody needs it any more: what does not end in time is left, and no words are made of it. */
 void nccl_close(struct device *d)
 {
-	void *const comm = d->nccl;
-	if (!comm)
+	char line[NC_LINE_BYTES];
+	if (!d->nccl)
 		return;
-	if (!d->lost && nccl_settle(d, nc_find()->finalize(comm)) == 0)
-		nc_find()->destroy(comm);
-	else if (d->nccl)
-		nc_find()->abort(comm);
+	if (!d->lost && nccl_await(d, nc_find()->finalize(d->nccl), CLOSE_SECONDS, line) == 0)
+		nc_find()->destroy(d->nccl);
+	else
+		nc_find()->abort(d->nccl);
 	d->nccl = NULL;
 }
 

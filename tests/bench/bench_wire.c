@@ -181,7 +181,7 @@ static double calls_run(void *s, uint64_t *channel_at, double seconds, double ra
 	const double start = now(), cpu = loop_cpu();
 	sample_count = 0;
 	for (double t = start; t < start + seconds || flying; t = now()) {
-		const double due = rate ? (t - start) * rate : 1e18;
+		const double due = rate != 0 ? (t - start) * rate : 1e18;
 		while (t < start + seconds && flying < DEPTH && (double)(channel - began) < due) {
 			wire_call_init(&m, channel % 8 ? METHOD_HEALTH : METHOD_LEDGER_SHOW);
 			sent[++channel % (1 << 16)] = now();
@@ -196,7 +196,7 @@ static double calls_run(void *s, uint64_t *channel_at, double seconds, double ra
 			ended++;
 			flying--;
 			sample_add(now() - sent[h.channel % (1 << 16)]);
-			if (flying < DEPTH / 2 || rate)
+			if (flying < DEPTH / 2 || rate != 0)
 				break;
 		}
 	}
