@@ -3,11 +3,12 @@ keeps all pages; forks and cuts inside what is kept compute nothing again, and t
 import json
 import os
 import subprocess
+import time
 
 import ar1
 import daemon_rig
 from ar1 import BUILD, Daemon, Tap, Wire
-from daemon_rig import FOLDER, audit, balanced, begin, left_clean, same, words
+from daemon_rig import FOLDER, audit, balanced, begin, kill, left_clean, same, words
 
 GEMMA = os.path.join(FOLDER, "gemma.gguf")
 MISTRAL = os.path.join(FOLDER, "mistral.gguf")
@@ -208,13 +209,19 @@ def disk(_):
     history = right.usage["history"]
     w.ok("session.rollback", {"to_tokens": history - 14}, sess=session)
     assert incidents(daemon) == []
-    left_clean(daemon)  # nothing is written down for a process to come
+    # What is down there when the process ends is not the next one's.
+    w.ok("session.park", {"place": "disk"}, sess=session)
+    while w.ok("ledger.show")["r"]["accounts"]["disk"]["moving"]:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    kill(daemon)
     daemon = start(*options, home=daemon.home)
     again = Wire(daemon.endpoint).turn(session, ids, max_tokens=9, ignore_end=True)
     same(again, right)
     usage = again.usage
     assert usage["resident"] == usage["reloaded"] == 0 and usage["recomputed"] >= history - 15, usage
     assert usage["diverged_why"] == "restarted", usage
+    assert " pages of " in daemon.words(), daemon.words()  # there were some to be found
     left_clean(daemon)
 
 
