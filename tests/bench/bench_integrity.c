@@ -187,7 +187,7 @@ static int measure(struct bench *b, uint32_t batch, double seconds, enum mode wi
 }
 
 /* The slots alone, on the last step's batch. */
-static int slots(struct bench *b)
+static int slots(struct bench *b, uint32_t batch)
 {
 	const struct ops *ops = forward_ops(b->run.forward);
 	struct device *device = forward_device(b->run.forward);
@@ -195,7 +195,7 @@ static int slots(struct bench *b)
 		const uint64_t start = program_now_ns();
 		for (uint32_t i = 0; i < CALLS; i++)
 			TRY(k ? ops->tag_check(device) : ops->tag_skip(device));
-		printf("%s alone, 32 sequences of %u pages: %.0f ns\n", k ? "check" : "off", b->pages,
+		printf("%s alone, %u sequences of %u pages: %.0f ns\n", k ? "check" : "off", batch, b->pages,
 		       (double)(program_now_ns() - start) / CALLS);
 	}
 	return 0;
@@ -214,7 +214,7 @@ static int measures(struct bench *b, double seconds, const char *dir, uint32_t o
 		if (only == 0 || only == batch)
 			TRY(measure(b, batch, seconds, cases[k].with, cases[k].what));
 	}
-	return dir ? 0 : slots(b);
+	return dir ? 0 : slots(b, only ? only : batches[2]);
 }
 
 static int opened(struct bench *b, const char *dir)
