@@ -281,8 +281,14 @@ static int rope_read(const struct config *c, uint32_t head)
 			return hub_refuse(c->hub, -ERR_UNSUPPORTED,
 					"config.json: %s\"%s\" is not supported, only default",
 					  local.where, gguf_show(kind, strlen(kind)));
+		double own;
 		if (c->hub->gemma)
 			TRY(real_field(&local, "rope_theta", true, "rope.freq_base_swa"));
+		else if (has(&local, "rope_theta", &value) &&
+			 !(real_of(value, &own) && own >= base && own <= base))
+			return hub_refuse(c->hub, -ERR_UNSUPPORTED,
+					  "config.json: %srope_theta: %s is not supported, only that of the other layers",
+					  local.where, gguf_show(value.at, value.length));
 	} else if (c->hub->gemma) {
 		TRY(real_field(c, "rope_local_base_freq", false, "rope.freq_base_swa"));
 	}

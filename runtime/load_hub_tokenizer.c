@@ -282,26 +282,38 @@ static const char *pre_find(struct tables *t, struct json root)
 static int step_check(const struct tables *t, struct json step)
 {
 	struct json part, text;
-	const bool spaces = is(step,
-			"type", "Replace") && json_find(step, "pattern", &part) && is(part, "String", " ") &&
-			    is(step, "content", "\xe2\x96\x81");
-	if (is(step, "type", "NFC") || (t->scores && (is(step, "type", "Prepend") || spaces)))
+	const bool spaces = is(step, "type", "Replace") && json_find(step, "pattern", &part) &&
+			    is(part, "String", " ") && is(step, "content", "\xe2\x96\x81");
+	const bool before = is(step, "type", "Prepend") && is(step, "prepend", "\xe2\x96\x81");
+	if (is(step, "type", "NFC") || (t->scores && (before || spaces)))
 		return 0;
 	if (!json_find(step, "type", &text))
 		text = step;
 	return hub_refuse(t->hub, -ERR_UNSUPPORTED,
-			"tokenizer.json: its normalizer has a step %s that is not supported; NFC is, "
-			  "and with byte_fallback Prepend and Replace of spaces", gguf_show(text.at, text.length));
+			  "tokenizer.json: its normalizer has a step %s that is not supported; NFC is, "
+			  "and with byte_fallback Prepend of U+2581 and Replace of spaces by it",
+			  gguf_show(text.at, text.length));
 }
 
-/* What else would give other ids and is not done here. */
+/* A number that is 0, however it is written. */
+static bool is_zero(struct json value)
+{
+	if (json_kind(value) != JSON_NUMBER)
+		return false;
+	for (size_t i = 0; i < value.length && value.at[i] != 'e' && value.at[i] != 'E'; i++)
+		if (value.at[i] >= '1' && value.at[i] <= '9')
+			return false;
+	return true;
+}
+
+/* What else would give other ids and is not done here, but for NFC. */
 static int rest_check(const struct tables *t, struct json model, struct json root)
 {
 	static const char *const absent[] = {"continuing_subword_prefix", "end_of_word_suffix", "dropout"};
 	struct json value, item;
 	for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
-		if (json_find(model, absent[i], &value) && json_kind(value) != JSON_NULL && !json_equals(value,
-				"", 0))
+		if (json_find(model, absent[i], &value) && json_kind(value) != JSON_NULL &&
+		    !json_equals(value, "", 0) && !is_zero(value))
 			return hub_refuse(t->hub, -ERR_UNSUPPORTED,
 					"tokenizer.json: its model has %s %s, which is not supported",
 					  absent[i], gguf_show(value.at, value.length));

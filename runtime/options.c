@@ -15,6 +15,7 @@
 #include "clients/wire.h"
 #include "kernels/ops.h"
 
+enum { ABORT_MS = 60000 }; /* what audit-abort-ms is if nobody says */
 enum kind { KIND_TEXT, KIND_FLAG, KIND_NUMBER, KIND_BYTES, KIND_CHOICE };
 
 struct entry {
@@ -165,7 +166,8 @@ static const struct entry table[] = {
 	NUMBER("audit-stall-ms", audit_stall_ms, 100, 3600000, "10000",
 	       "when the log's disk has answered nothing for so long, nothing new begins"),
 	NUMBER("audit-abort-ms", audit_abort_ms, 0, 86400000, "60000",
-	       "... and for so long, the daemon says so in the beacon and ends (SIGABRT); 0: never"),
+	       "... and for so long, the daemon says so in the beacon and ends (SIGABRT); 0: never; a minute is "
+	       "raised to twice --audit-stall-ms where that is not less"),
 };
 enum { ENTRY_COUNT = sizeof table / sizeof table[0] };
 
@@ -431,6 +433,8 @@ int options_read(int argc, char **argv, struct options *out)
 			(unsigned long long)out->audit_stall_ms, (unsigned long long)gathers);
 		return 2;
 	}
+	if (out->audit_abort_ms == ABORT_MS && out->audit_stall_ms >= ABORT_MS)
+		out->audit_abort_ms = 2 * out->audit_stall_ms;
 	if (out->audit_abort_ms && out->audit_abort_ms <= out->audit_stall_ms) {
 		fprintf(stderr, "holdfastd: --audit-abort-ms %llu is not more than --audit-stall-ms %llu: what runs "
 			"would have no time\n", (unsigned long long)out->audit_abort_ms,

@@ -36,6 +36,8 @@ struct ranks {
 
 void room_collective(struct ranks *ranks);
 void stream_collective(struct ranks *ranks);
+/* From now on an answer of another rank over TCP is waited for so long at most. */
+void stream_patience(struct ranks *ranks, int seconds);
 /* Meets the others over TCP as the place says. */
 int stream_meet(struct ranks *ranks, const struct ranks_place *place, char *reason);
 

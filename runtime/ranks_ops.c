@@ -14,7 +14,8 @@ enum message_kind {
 	SAY_STEP = 1, SAY_TAGS, SAY_CLEAR, SAY_COPY, SAY_READ, SAY_WRITE, SAY_DIGESTS, SAY_END
 };
 
-enum { DIGESTS_MAX = 32 }; /* of one message */
+enum { DIGESTS_MAX = 32, /* of one message */
+       GOODBYE_S = 10 };
 
 struct message {
 	uint32_t kind, group, page, count; /* count: pages, the page to copy to, digests, a block's bytes */
@@ -72,6 +73,7 @@ static void all_device_close(struct device **device)
 		r->ending = tell(d, SAY_END, 0, 0, 0, 0) == 0;
 	if (d->inner)
 		d->ops->device_close(&d->inner);
+	stream_patience(r, GOODBYE_S); /* one that lives and does not answer keeps nobody */
 	if (r->ending)
 		(void)r->collective.gather(r, &here, sizeof here, all);
 	free(d->page);

@@ -150,6 +150,13 @@ static void patience(int fd, int seconds)
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
 
+void stream_patience(struct ranks *r, int seconds)
+{
+	for (uint32_t i = 0; i < SPLIT_RANKS_MAX; i++)
+		if (r->fd[i] >= 0)
+			patience(r->fd[i], seconds);
+}
+
 /* A machine that is gone says nothing more: after half a minute without a sign it counts as ended. */
 static void lively(int fd)
 {

@@ -362,12 +362,16 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 	/* A log of before these tables were has none of them yet. */
 	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
 		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
+	uint32_t schema = STORE_SCHEMA, found = disk->schema;
+	MDB_val key = {6, "schema"}, value;
+	/* What data.mdb itself says: the file `uuid` beside it may be of another time. */
+	if (rc == 0 && !make && mdb_get(txn, disk->meta, &key, &value) == 0 && value.mv_size == sizeof found)
+		memcpy(&found, value.mv_data, sizeof found);
+	value = (MDB_val){sizeof schema, &schema};
 	/* Owners of earlier boots are void, so they need no other form. */
-	if (rc == 0 && disk->schema < STORE_SCHEMA_OWN)
+	if (rc == 0 && found < STORE_SCHEMA_OWN)
 		rc = mdb_drop(txn, disk->own, 0);
-	uint32_t schema = STORE_SCHEMA;
-	MDB_val key = {6, "schema"}, value = {sizeof schema, &schema};
-	if (rc == 0 && (make || disk->schema < STORE_SCHEMA))
+	if (rc == 0 && (make || found < STORE_SCHEMA))
 		rc = mdb_put(txn, disk->meta, &key, &value, 0);
 	if (rc == 0 && make) {
 		store_genesis(disk->head.hash, disk->uuid);

@@ -54,6 +54,7 @@ struct store {
 	_Atomic uint64_t head, whole, tail;
 	_Atomic uint64_t wanted; /* somebody waits for what is before it */
 	_Atomic bool gathers;    /* the writer wakes by itself for what nobody waits for */
+	uint64_t gather_ns;      /* the writer's: until when what is pending is gathered; 0: nothing is */
 	uint64_t paced_ns;       /* the writer's: until when it gathers that */
 	_Atomic uint64_t durable;
 	_Atomic int failed;

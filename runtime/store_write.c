@@ -48,7 +48,6 @@ static bool due(const struct store *s, uint64_t tail, uint64_t to, uint64_t gath
 static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint64_t *to)
 {
 	struct timespec deadline;
-	uint64_t gather_ns = UINT64_MAX;
 	bool stop;
 	pthread_mutex_lock(&s->mutex);
 	for (;;) {
@@ -62,14 +61,18 @@ static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint6
 		}
 		const uint64_t now = store_clock_ns(CLOCK_MONOTONIC);
 		if (*to != tail) {
-			if (gather_ns == UINT64_MAX)
-				gather_ns = now + s->options.commit_ms * 1000000ull;
-			if (due(s, tail, *to, gather_ns, &next))
+			if (!s->gather_ns)
+				s->gather_ns = now + s->options.commit_ms * 1000000ull;
+			if (due(s, tail, *to, s->gather_ns, &next))
 				break;
 			atomic_store(&s->gathers, true);
 			/* What was wanted just before is seen by who set it, or here. */
-			if (due(s, tail, *to, gather_ns, &next))
+			if (due(s, tail, *to, s->gather_ns, &next))
 				break;
+			if (now >= until_ns) { /* the chores first; what is gathered stays so */
+				*to = tail;
+				break;
+			}
 			next = next < until_ns ? next : until_ns;
 		} else if (now >= until_ns) {
 			break;
@@ -81,6 +84,8 @@ static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint6
 			pthread_cond_timedwait(&s->wake, &s->mutex, &deadline);
 	}
 	pthread_mutex_unlock(&s->mutex);
+	if (*to != tail)
+		s->gather_ns = 0;
 	return stop;
 }
 

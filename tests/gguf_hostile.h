@@ -126,6 +126,8 @@ TWIST(softcap_nan) { make_family(m, "gemma3");
 	make_f32(m, "gemma3.final_logit_softcapping", __builtin_nanf("")); }
 TWIST(keys_of_another) { make_string(m, "general.architecture", "qwen2"); }
 TWIST(no_tokenizer) { make_drop(m, "tokenizer.ggml.model"); }
+TWIST(template_number) { make_u32(m, "tokenizer.chat_template", 4); }
+TWIST(template_array) { make_array(m, "tokenizer.chat_template", 10, 0); }
 TWIST(other_tokenizer) { make_string(m, "tokenizer.ggml.model", "bert"); }
 static inline void scores(struct maker *m, float last, const char *const *token, const int32_t *kind)
 {
@@ -185,7 +187,8 @@ static const struct hostile hostile[] = {
 	BAD(long_key, "key"), BAD(long_key_small, "key"), BAD(empty_key, "0 bytes"),
 	BAD(same_key, "twice"), BAD(key_type, "type 13"), BAD(key_bool, "bool"),
 	BAD(key_string, "x: needs"), BAD(nested_array, "array of arrays"),
-	BAD(array_type, "item type 77"), BAD(array_long, "items"), BAD(array_strings, "items"),
+	BAD(array_type, "item type 77"), BAD(template_number, "tokenizer.chat_template"),
+	BAD(template_array, "tokenizer.chat_template"), BAD(array_long, "items"), BAD(array_strings, "items"),
 	BAD(array_string, "x: needs"), BAD(long_name, "64 bytes"), BAD(huge_name, "tensor name"),
 	BAD(empty_name, "0 bytes"), BAD(nul_name, "missing"), BAD(same_name, "twice"),
 	BAD(dimensions_5, "5 dimensions"), BAD(dimensions_0, "0 dimensions"),

@@ -58,6 +58,9 @@ static int opened(const char *mode, char line[300])
 	fflush(stderr);
 	dup2(fileno(words), 2);
 	const int code = ops_cuda()->device_open(&p, &d);
+	EXPECT((code == 0) == (d != NULL));
+	if (d)
+		ops_cuda()->device_close(&d);
 	fflush(stderr);
 	dup2(before, 2);
 	close(before);
@@ -66,9 +69,6 @@ static int opened(const char *mode, char line[300])
 	while (fgets(line, 300, words) != NULL)
 		continue;
 	fclose(words);
-	EXPECT((code == 0) == (d != NULL));
-	if (d)
-		ops_cuda()->device_close(&d);
 	EXPECT_EQ(library_alive(), 0);
 	EXPECT_EQ(hook_taken(), 0);
 	return code;

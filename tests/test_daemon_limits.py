@@ -279,9 +279,10 @@ def config_file(wire):
                            (("--audit-stall-ms", "500", "--audit-abort-ms", "400"), ("400", "500"))):
         p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", *given], capture_output=True, text=True)
         assert p.returncode == 2 and all(n in p.stderr for n in numbers) and p.stderr.count("\n") == 1, p
-    p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", "--audit-stall-ms", "101", "--audit-abort-ms", "0"],
-                       capture_output=True, text=True)
-    assert p.returncode == 0, p
+    for stall, abort in (("101", "0"), ("60000", "60000"), ("3600000", None)):
+        given = ["--audit-stall-ms", stall] + (["--audit-abort-ms", abort] if abort else [])
+        p = subprocess.run([f"{BUILD}/holdfastd", "--model", MODEL, "--check", *given], capture_output=True, text=True)
+        assert p.returncode == 0, p
 
 
 def drain_deadline(wire):

@@ -106,6 +106,13 @@ def check_rope(hub, family):
         said = {"rope_theta": old["rope_theta"], **said}
         hub.put("config.json", dict(config, **said))
         refused(hub, f"{family}: RoPE of {what}", *words)
+    if family != "gemma3":
+        for base, taken in ((old["rope_theta"], True), (old["rope_theta"] * 7, False)):
+            hub.put("config.json", dict(config, rope_parameters={"full_attention": theta, "sliding_attention": {**theta, "rope_theta": base}}))
+            if taken:
+                report(logits(hub.path, tokens) == want, f"{family}: one base for both kinds of layers")
+            else:
+                refused(hub, f"{family}: another base in the window", "sliding_attention", "rope_theta")
     if family == "gemma3":
         hub.put("config.json", config)
         refused(hub, "gemma3: no base at all", "rope_theta is missing")
@@ -133,6 +140,7 @@ def check_tokenizer(hub):
             ("a normaliser that lowers", change(normalizer={"type": "Lowercase"}), "normalizer", "Lowercase"),
             ("one of several that strips", change(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Strip"}]}), "Strip"),
             ("a space put before bytes", change(normalizer={"type": "Prepend", "prepend": "\u2581"}), "Prepend"),
+            ("another text put before", change(normalizer={"type": "Prepend", "prepend": "x"}, model={"byte_fallback": True}), "Prepend"),
             ("a normaliser that is a number", change(normalizer=3), "normalizer has a step 3"),
             ("spaces that become something else", change(normalizer={"type": "Replace", "pattern": {"String": " "}, "content": "_"},
                                                          model={"byte_fallback": True}), "Replace"),
@@ -157,7 +165,7 @@ def check_tokenizer(hub):
         hub.put("tokenizer_config.json", {field: value})
         refused(hub, f"{field} {value}", "tokenizer_config.json", word)
     hub.put("tokenizer_config.json", {"bos_token": None, "pad_token": "<nowhere>", "chat_template": None, "add_bos_token": None})
-    same = change(normalizer={"type": "NFC"}, model={"end_of_word_suffix": "", "continuing_subword_prefix": None, "dropout": None})
+    same = change(normalizer={"type": "NFC"}, model={"end_of_word_suffix": "", "continuing_subword_prefix": None, "dropout": 0.0})
     hub.put("tokenizer.json", same)
     done = subprocess.run([hub_test.PROGRAM, "inspect", hub.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     report(done.returncode == 0, "NFC, and nothing said of words, is taken", done.stderr.decode())

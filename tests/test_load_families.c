@@ -225,7 +225,7 @@ static void refuses_keys_of_split(void)
 	make_part(&maker, 0);
 	make_u32(&maker, "split.count", FILES);
 	write_part(&maker, 0);
-	expect_refusal(-ERR_BAD_FILE, "it must be uint16");
+	expect_refusal(-ERR_BAD_FILE, "split.count: its type is uint32, it must be uint16");
 	make_part(&maker, 0);
 	make_f32(&maker, "split.tensors.count", 11);
 	write_part(&maker, 0);

@@ -252,10 +252,12 @@ int fast_amx_ready(void)
 
 int fast_amx_bf16_ready(void)
 {
-	enum { TILE_BF16 = 1 << 22 };
-	uint32_t a, b, c, d;
+	enum { TILE_BF16 = 1 << 22, BF16 = 1 << 5 };
+	uint32_t a, b, c, d, more;
 
-	return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE_BF16) && fast_amx_ready();
+	/* The conversion to bf16 on registers is asked for too: a hypervisor may hide one and show the other. */
+	return __get_cpuid_count(7, 0, &a, &b, &c, &d) && (d & TILE_BF16) &&
+	       __get_cpuid_count(7, 1, &more, &b, &c, &d) && (more & BF16) && fast_amx_ready();
 }
 
 void fast_amx_init(struct leaf *leaf)

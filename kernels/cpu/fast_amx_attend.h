@@ -10,8 +10,7 @@
 #include "kernels/cpu/fast_pairs.h"
 
 enum {
-	TILE_BYTES = 1024,          /* 16 lines of 64 bytes */
-	AMX_LINE = 64 / sizeof(uint16_t)
+	TILE_BYTES = 1024 /* 16 lines of 64 bytes */
 };
 
 /* What a block of query rows needs. Padded to whole tiles of queries. */
@@ -30,7 +29,7 @@ struct amx_work {
 	uint8_t *kv;                  /* tiles of the partition: 32 values x 16 positions, or the other way */
 };
 
-/* Floats of scratch for all that; no more than leaf_scratch_floats gives for as many queries. */
+/* Lays all that into the scratch, of which leaf_scratch_floats gives enough for as many queries. */
 INLINE void amx_work_place(struct amx_work *w, float *scratch)
 {
 	const uint32_t head = w->job->head;
@@ -202,7 +201,8 @@ INLINE void amx_scores(const struct amx_work *w)
 /* Two registers to bf16, as bf16_normal has it of what is not negative. */
 INLINE __m512i amx_round(struct v16 a, struct v16 b)
 {
-	const __m512 least = _mm512_set1_ps(BF16_LEAST);
+	/* What rounds up to BF16_LEAST is not below it. */
+	const __m512 least = _mm512_set1_ps(0x1.ffp-56f);
 	const __m512 x = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(a.a, least, _CMP_NLT_UQ), a.a);
 	const __m512 y = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(b.a, least, _CMP_NLT_UQ), b.a);
 	__m512i out;
@@ -273,10 +273,8 @@ INLINE void amx_values(const struct amx_work *w)
 
 	amx_load_v(w);
 	for (uint32_t g = 0; g < w->groups; g++) {
-		for (uint32_t t = w->low & ~15u; t < w->high; t += 16) /* beyond, a scale may be infinite */
-			v16_store(w->scales + t, v16_range(tile_scales(w->job, KV_INT8, t, w->groups + g),
-							   (int32_t)(w->low - t), (int32_t)(w->high - t),
-							   v16_set(0.0f)));
+		for (uint32_t t = w->low & ~15u; t < w->high; t += 16) /* beyond, it is not read */
+			v16_store(w->scales + t, tile_scales(w->job, KV_INT8, t, w->groups + g));
 		for (uint32_t i = 0; i < w->count; i++)
 			amx_weigh(w, i);
 		for (uint32_t i = 0; i < w->count; i += AMX_TILE)

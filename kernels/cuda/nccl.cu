@@ -142,8 +142,10 @@ static int nccl_await(const struct device *d, int code, uint32_t most, char line
 			return -ERR_TIMEOUT;
 		}
 	}
+	if (code == NC_SUCCESS)
+		return 0;
 	snprintf(line, NC_LINE_BYTES, "NCCL fails between the ranks (its result is %d)", code);
-	return code == NC_SUCCESS ? 0 : -ERR_INTERNAL;
+	return -ERR_INTERNAL;
 }
 
 static int nccl_settle(struct device *d, int code)
