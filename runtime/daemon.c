@@ -509,8 +509,6 @@ static void daemon_close(struct daemon *d)
 	lower_disk_close(d);
 	ranks_close(&d->ranks);
 	last_word_store = NULL;
-	if (d->store)
-		keep_settle(d);
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;
 	traffic_close(d);

@@ -11,7 +11,7 @@
 #include "runtime/keep.h"
 #include "sched/check.h"
 
-enum { LOOK_MS = 1000, SETTLE_MS = 5, WORD_S = 2 };
+enum { LOOK_MS = 1000, WORD_S = 2 };
 
 static void *word_say(void *arg)
 {
@@ -68,24 +68,6 @@ uint64_t keep_look_us(const struct daemon *d)
 	/* Asked anew: what this turn of the loop recorded is behind too. */
 	const bool behind = d->store && store_settled(d->store) != store_mark(d->store);
 	return behind ? d->told.looked_us + LOOK_MS * 1000 : UINT64_MAX;
-}
-
-/* Before the log is closed, which waits for its disk without an end: the same watch as while it serves. */
-void keep_settle(struct daemon *d)
-{
-	const struct timespec pause = {0, SETTLE_MS * 1000000};
-	uint64_t at = store_settled(d->store);
-	d->told.waited_us = 0;
-	(void)store_hurry(d->store);
-	while (d->options.audit_abort_ms && !store_waits(d->store) &&
-	       store_settled(d->store) != store_mark(d->store)) {
-		nanosleep(&pause, NULL);
-		const uint64_t settled = store_settled(d->store);
-		d->told.waited_us = settled == at ? d->told.waited_us + SETTLE_MS * 1000 : 0;
-		at = settled;
-		if (d->told.waited_us >= d->options.audit_abort_ms * 1000)
-			stuck_end(d);
-	}
 }
 
 bool keep_stalled(const struct daemon *d)
