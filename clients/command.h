@@ -5,6 +5,8 @@
 #ifndef HOLDFAST_CLIENTS_COMMAND_H
 #define HOLDFAST_CLIENTS_COMMAND_H
 
+#include <signal.h>
+
 #include "clients/client.h"
 #include "clients/wire.h"
 
@@ -49,13 +51,20 @@ int command_import(struct said *o);
 
 /* The command that --run names for a tool; NULL: none. */
 const char *tool_command(const struct said *o, const char *name);
-/* Asks the user, who may say so for all that follow; false also at the end of input. */
-bool tool_allowed(struct said *o, const char *name, char **line, size_t *capacity);
+/* Asks the user, who may say so for all that follow; nobody: at the end of input, or a signal came. */
+enum consent { CONSENT_GIVEN, CONSENT_REFUSED, CONSENT_NOBODY };
+enum consent tool_allowed(struct said *o, const char *name);
 /* Runs the command with the arguments on its standard input; its output, to be freed. NULL: it cannot. */
 char *tool_run(const char *command, const char *arguments);
 
 /* Opens the session that --session names, or a new one. */
 int session_begin(struct said *o, struct hf_session *out);
+
+/* The signal that came for "turn" or "chat"; 0: none. */
+extern volatile sig_atomic_t interrupted;
+/* The next line of standard input, without its end, good until the next call; NULL: there is none, no
+   memory, or *stop became non-zero by a handler of SIGINT or SIGTERM, at whatever moment. */
+char *input_line(const volatile sig_atomic_t *stop);
 
 /* All of standard input; NULL when there is no memory, or more than a message may hold. */
 char *read_all(size_t *length);

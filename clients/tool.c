@@ -26,25 +26,26 @@ const char *tool_command(const struct said *o, const char *name)
 	return NULL;
 }
 
-bool tool_allowed(struct said *o, const char *name, char **line, size_t *capacity)
+enum consent tool_allowed(struct said *o, const char *name)
 {
 	if (o->run_all)
-		return true;
+		return CONSENT_GIVEN;
 	for (;;) {
 		fprintf(stderr, "run ");
 		print_text(stderr, name, strlen(name));
 		fprintf(stderr, "? [y]es, [n]o, [a]ll from now on: ");
 		fflush(stderr);
-		if (getline(line, capacity, stdin) < 0)
-			return false;
-		switch ((*line)[0]) {
+		const char *line = input_line(&interrupted);
+		if (!line)
+			return CONSENT_NOBODY;
+		switch (line[0]) {
 		case 'a':
 			o->run_all = true;
-			return true;
+			return CONSENT_GIVEN;
 		case 'y':
-			return true;
+			return CONSENT_GIVEN;
 		case 'n':
-			return false;
+			return CONSENT_REFUSED;
 		default:
 			break;
 		}

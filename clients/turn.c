@@ -24,7 +24,7 @@ struct text {
 enum { HISTORY_BYTES = 4000 }; /* of what was said before, shown by --resume */
 
 static struct hf_client *running; /* what Ctrl-C cancels */
-static volatile sig_atomic_t interrupted; /* the signal */
+volatile sig_atomic_t interrupted;
 
 static void on_signal(int signal)
 {
@@ -34,8 +34,7 @@ static void on_signal(int signal)
 		hf_cancel(running);
 }
 
-/* Before a session is opened, so that none is left behind. Without SA_RESTART: at a prompt, a signal
-   ends the read and so the chat. */
+/* Before a session is opened, so that none is left behind. */
 static void signals_take(void)
 {
 	struct sigaction a = {.sa_handler = on_signal};
@@ -348,30 +347,26 @@ int command_turn(struct said *o)
 }
 
 /* A line of the user's, or NULL at the end. */
-static char *ask(const char *prompt, char **line, size_t *capacity)
+static char *ask(const char *prompt)
 {
 	if (isatty(0))
 		fputs(prompt, stderr);
-	ssize_t n = getline(line, capacity, stdin);
-	if (n < 0)
-		return NULL;
-	if (n > 0 && (*line)[n - 1] == '\n')
-		(*line)[n - 1] = 0;
-	return *line;
+	return input_line(&interrupted);
 }
 
 /* The result of a call: of its command, if the user allows it, or as the user types it. NULL: the end
    of input. */
-static char *result_of(struct said *o, const struct hf_tool_call *call, char **line, size_t *capacity)
+static char *result_of(struct said *o, const struct hf_tool_call *call)
 {
 	const char *command = tool_command(o, call->name);
 	char *text;
 	if (!command) {
-		text = ask("result> ", line, capacity);
+		text = ask("result> ");
 		return text ? strdup(text) : NULL;
 	}
-	if (!tool_allowed(o, call->name, line, capacity))
-		return feof(stdin) ? NULL : strdup("error: the user refused this call");
+	const enum consent consent = tool_allowed(o, call->name);
+	if (consent != CONSENT_GIVEN)
+		return consent == CONSENT_NOBODY ? NULL : strdup("error: the user refused this call");
 	text = tool_run(command, call->arguments);
 	if (text)
 		fprintf(stderr, "%s", text[0] ? "" : "(no output)\n");
@@ -381,12 +376,11 @@ static char *result_of(struct said *o, const struct hf_tool_call *call, char **l
 }
 
 /* A result for each call that the model made; false when there is no more input. */
-static bool ask_results(struct said *o, const struct hf_end *end, struct hf_message *m, uint32_t *count,
-	char **line, size_t *capacity)
+static bool ask_results(struct said *o, const struct hf_end *end, struct hf_message *m, uint32_t *count)
 {
 	print_calls(end);
 	for (*count = 0; *count < end->call_count; (*count)++) {
-		char *text = result_of(o, &end->calls[*count], line, capacity);
+		char *text = result_of(o, &end->calls[*count]);
 		if (!text) {
 			for (uint32_t i = 0; i < *count; i++) {
 				free((char *)m[i].content);
@@ -427,15 +421,14 @@ int command_chat(struct said *o)
 	struct hf_message m[WIRE_CALLS_MAX];
 	struct hf_session s;
 	struct hf_end end;
-	char *line = NULL;
-	size_t capacity = 0;
+	char *line;
 	signals_take();
 	int exit = session_begin(o, &s);
 	if (exit == EXIT_DONE && o->resume)
 		exit = resume(o, &s);
 	if (exit != EXIT_DONE)
 		return exit;
-	while (!interrupted && ask("> ", &line, &capacity) && strcmp(line, "/quit") != 0) {
+	while (!interrupted && (line = ask("> ")) != NULL && strcmp(line, "/quit") != 0) {
 		uint32_t count = 1;
 		if (*line == 0)
 			continue;
@@ -453,13 +446,12 @@ int command_chat(struct said *o)
 			print_end(&end);
 			exit = code != 0 ? say_error(o, code, &end) : EXIT_DONE;
 			more = end.call_count > 0 && !interrupted &&
-				ask_results(o, &end, m, &count, &line, &capacity);
+				ask_results(o, &end, m, &count);
 			hf_end_free(&end);
 		}
 		/* Ctrl-C was for the turn. */
 		if (interrupted == SIGINT)
 			interrupted = 0;
 	}
-	free(line);
 	return session_over(o, &s, o->keep, exit);
 }

@@ -134,6 +134,16 @@ def chat_on_a_terminal(wire):
         fake.wait(20 * ar1.SLOW)
 
 
+def interrupt_at_the_prompt(wire):
+    """Ctrl-C at the very moment of the prompt ends the chat, each time: also before the program waits for a key."""
+    for _ in range(40):
+        chat = Terminal(["chat"])
+        chat.until("> ")
+        chat.type(b"\x03")
+        out, code = chat.end()
+        assert code == 130, (code, out)
+
+
 def resume_on_a_terminal(wire):
     """--resume shows what was said and goes on; another one of the same session fences the first."""
     session = wire.open("smollm2", system="Words to be seen again.").hex()
@@ -293,7 +303,7 @@ wire = Wire(endpoint)
 tap = Tap()
 daemon_rig.run(tap, daemon, wire, [
     ("top", top), ("what is for a terminal fits it", fits), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
-    ("chat on a terminal: streaming, Ctrl-C, consent", chat_on_a_terminal), ("chat --resume on a terminal, twice", resume_on_a_terminal),
+    ("chat on a terminal: streaming, Ctrl-C, consent", chat_on_a_terminal), ("chat: Ctrl-C at the prompt", interrupt_at_the_prompt), ("chat --resume on a terminal, twice", resume_on_a_terminal),
     ("completion of shells, from the tables", completion), ("man pages", man_pages)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)
