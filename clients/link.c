@@ -6,6 +6,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -81,10 +82,22 @@ static int probe(const char *endpoint)
 	}
 }
 
+/* The first socket starts ZeroMQ's threads, which block signals only once they run: one that came before
+   would be handled there, and end no wait of the program's. */
+static void *socket_make(struct hf_client *c)
+{
+	sigset_t all, before;
+	sigfillset(&all);
+	pthread_sigmask(SIG_SETMASK, &all, &before);
+	void *socket = zmq_socket(c->context, ZMQ_DEALER);
+	pthread_sigmask(SIG_SETMASK, &before, NULL);
+	return socket;
+}
+
 static int open_socket(struct hf_client *c)
 {
 	TRY(probe(c->endpoint));
-	c->socket = zmq_socket(c->context, ZMQ_DEALER);
+	c->socket = socket_make(c);
 	if (!c->socket)
 		return -ERR_MEMORY;
 	int linger = 200, immediate = 1, hwm = 256;

@@ -26,12 +26,27 @@ enum { HISTORY_BYTES = 4000 }; /* of what was said before, shown by --resume */
 static struct hf_client *running; /* what Ctrl-C cancels */
 volatile sig_atomic_t interrupted;
 
+/* A call hears of no cancel that comes before it has begun, and where no piece comes on_piece says none:
+   so it is said again each second until the call is over. */
+static void cancel_say(void)
+{
+	if (running)
+		hf_cancel(running); /* leaves errno as it is, and so does alarm */
+	alarm(1);
+}
+
 static void on_signal(int signal)
 {
 	if (interrupted != SIGTERM)
 		interrupted = signal;
-	if (running)
-		hf_cancel(running);
+	cancel_say();
+}
+
+static void on_alarm(int signal)
+{
+	(void)signal;
+	if (interrupted)
+		cancel_say();
 }
 
 /* Before a session is opened, so that none is left behind. */
@@ -40,6 +55,10 @@ static void signals_take(void)
 	struct sigaction a = {.sa_handler = on_signal};
 	sigaction(SIGINT, &a, NULL);
 	sigaction(SIGTERM, &a, NULL);
+	/* It is nobody's news but ours: what it meets goes on. */
+	a.sa_handler = on_alarm;
+	a.sa_flags = SA_RESTART;
+	sigaction(SIGALRM, &a, NULL);
 }
 
 /* Closes what session_begin opened, and says how the command ends. */

@@ -201,6 +201,13 @@ static void turn_hang(struct peer *p, const char *rest)
 	p->running = p->hanging = true;
 }
 
+/* Nothing comes of it, but END after a cancel. */
+static void turn_wait(struct peer *p, const char *rest)
+{
+	(void)rest;
+	p->running = p->hanging = true;
+}
+
 static void turn_notes(struct peer *p, const char *rest)
 {
 	(void)rest;
@@ -347,6 +354,7 @@ static const struct turn {
 	void (*run)(struct peer *p, const char *rest);
 } turns[] = {
 	{"echo", turn_echo}, {"tool", turn_tool}, {"error", turn_error}, {"hang", turn_hang},
+	{"wait", turn_wait},
 	{"notes", turn_notes}, {"silent", turn_silent}, {"gap", turn_gap},
 	{"repeat", turn_repeat}, {"twice", turn_twice}, {"huge", turn_huge}, {"raw", turn_raw},
 	{"overrun", turn_overrun}, {"back", turn_back}, {"future", turn_future},

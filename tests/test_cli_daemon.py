@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 
 import ar1
@@ -59,14 +60,27 @@ class Terminal:
         self.child = subprocess.Popen([HOLDFAST, *arguments], stdin=there, stdout=there, stderr=there, start_new_session=True,
                                       env={**os.environ, "HOLDFAST_ENDPOINT": at or endpoint}, preexec_fn=begins)
         os.close(there)
-        self.out, self.seen, self.deadline = b"", 0, time.time() + 20 * ar1.SLOW
+        self.out, self.seen, self.quiet = b"", 0, 0
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *what):
+        """Whatever failed: no program stays behind."""
+        if self.fd is not None:
+            self.child.kill()
+            os.close(self.fd)
+            self.child.wait()
 
     def more(self):
-        assert time.time() < self.deadline, self.out[-2000:]
+        """What it prints next; only that it is silent for long is an error, however slow the machine is."""
         try:
-            self.out += os.read(self.fd, 65536) if select.select([self.fd], [], [], 0.1)[0] else b""
+            new = os.read(self.fd, 65536) if select.select([self.fd], [], [], 0.1)[0] else b""
         except OSError:  # the program is gone
             return False
+        self.quiet = 0 if new else self.quiet + 1
+        assert self.quiet < 300 * ar1.SLOW, self.out[-2000:]
+        self.out += new
         return True
 
     def until(self, what):
@@ -86,30 +100,46 @@ class Terminal:
 
     def end(self):
         """All that it printed, and how it ended."""
-        try:
-            while self.more():
-                pass
-        finally:
-            os.close(self.fd)  # who is there yet is hung up on
-            code = self.child.wait(20 * ar1.SLOW)
+        while self.more():
+            pass
+        code = self.child.wait(30 * ar1.SLOW)
+        os.close(self.fd)
+        self.fd = None
         return self.out.decode(errors="replace"), code
 
 
 def on_a_terminal(arguments, rows, columns, keys, until):
     """What a program prints on a terminal of that size up to `until`; then it is sent the keys."""
-    terminal = Terminal(arguments, rows, columns)
-    terminal.until(until)
-    terminal.type(keys)
-    return terminal.end()
+    with Terminal(arguments, rows, columns) as terminal:
+        terminal.until(until)
+        terminal.type(keys)
+        return terminal.end()
+
+
+class Fake:
+    """A daemon without a model, whose turns do what they are told."""
+
+    def __init__(self):
+        self.folder = tempfile.mkdtemp(prefix="hf-")
+        self.at = f"ipc://{self.folder}/s"
+        self.child = subprocess.Popen([f"{BUILD}/tests/fake_daemon", self.at, "1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+
+    def __enter__(self):
+        assert b"ready" in self.child.stdout.readline()
+        return self
+
+    def __exit__(self, *what):
+        self.child.stdin.close()
+        try:
+            self.child.wait(20 * ar1.SLOW)
+        finally:
+            self.child.kill()
 
 
 def chat_on_a_terminal(wire):
     """Turn after turn, each piece as it comes; Ctrl-C ends the turn, and at the prompt the chat; a tool runs with consent alone."""
-    with tempfile.TemporaryDirectory() as folder:
-        at = f"ipc://{folder}/s"
-        fake = subprocess.Popen([f"{BUILD}/tests/fake_daemon", at, "1000"], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        assert b"ready" in fake.stdout.readline()
-        chat = Terminal(["chat", "--system", "Be brief.", "--tool", '{"name": "read_file"}', "--run", "read_file=tr a-z A-Z"], at=at)
+    with Fake() as fake, Terminal(["chat", "--system", "Be brief.", "--tool", '{"name": "read_file"}', "--run", "read_file=tr a-z A-Z"],
+                                  at=fake.at) as chat:
         chat.until("> ")
         chat.type(b"hello you\n")
         assert "You said: hello you\r\n[stop; prompt" in chat.until("left]\r\n> ")
@@ -130,38 +160,109 @@ def chat_on_a_terminal(wire):
         chat.type(b"\x03")
         out, code = chat.end()
         assert code == 130, (code, out)
-        fake.stdin.close()
-        fake.wait(20 * ar1.SLOW)
 
 
 def interrupt_at_the_prompt(wire):
     """Ctrl-C at the very moment of the prompt ends the chat, each time: also before the program waits for a key."""
     for _ in range(40):
-        chat = Terminal(["chat"])
-        chat.until("> ")
-        chat.type(b"\x03")
-        out, code = chat.end()
-        assert code == 130, (code, out)
+        with Terminal(["chat"]) as chat:
+            chat.until("> ")
+            chat.type(b"\x03")
+            out, code = chat.end()
+            assert code == 130, (code, out)
+
+
+IN_THREADS = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <unistd.h>
+/* A thread that blocks signals for itself tells whether it was open to them until now. */
+int pthread_sigmask(int how, const sigset_t *set, sigset_t *old)
+{
+	int (*const mask)(int, const sigset_t *, sigset_t *) = (int (*)(int, const sigset_t *, sigset_t *))dlsym(RTLD_NEXT, "pthread_sigmask");
+	sigset_t now;
+	mask(SIG_BLOCK, NULL, &now);
+	if (gettid() != getpid() && write(2, sigismember(&now, SIGINT) ? "thread: closed\\n" : "thread: open\\n", sigismember(&now, SIGINT) ? 15 : 13) < 0)
+		return 1;
+	return mask(how, set, old);
+}
+"""
+AT_THE_CALL = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/types.h>
+/* A call with a key asks for 16 bytes just before it begins: at the second one that signals are taken for there is one. */
+ssize_t getrandom(void *at, size_t n, unsigned flags)
+{
+	static int count;
+	const ssize_t got = ((ssize_t (*)(void *, size_t, unsigned))dlsym(RTLD_NEXT, "getrandom"))(at, n, flags);
+	struct sigaction now;
+	sigaction(SIGINT, NULL, &now);
+	if (n == 16 && now.sa_handler != SIG_DFL && now.sa_handler != SIG_IGN && ++count == 2)
+		raise(atoi(getenv("SIGNAL")));
+	return got;
+}
+"""
+
+
+def beside(folder, source):
+    """The environment for a program with that in front of its libraries; None: no compiler here."""
+    with open(f"{folder}/beside.c", "w") as file:
+        file.write(source)
+    try:
+        subprocess.run([*os.environ.get("CC", "cc").split(), "-shared", "-fPIC", "-o", f"{folder}/beside.so", f"{folder}/beside.c", "-ldl"],
+                       check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError):
+        return None
+    return {**os.environ, "LD_PRELOAD": f"{folder}/beside.so", "ASAN_OPTIONS": os.environ.get("ASAN_OPTIONS", "") + ":verify_asan_link_order=0"}
+
+
+def interrupt_before_the_call(wire):
+    """A signal in the moment between the last look at it and the call's beginning ends the turn too, also where no piece ever comes."""
+    with tempfile.TemporaryDirectory() as folder, Fake() as fake:
+        env = beside(folder, AT_THE_CALL)
+        if not env:
+            return "skip no compiler here"
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+            done = subprocess.run([HOLDFAST, "turn", "--message", "wait"], capture_output=True, text=True, timeout=20 * ar1.SLOW,
+                                  env={**env, "HOLDFAST_ENDPOINT": fake.at, "SIGNAL": str(int(number))})
+            assert done.returncode == code and "[cancelled" in done.stderr, (done.returncode, done.stderr)
+
+
+def signals_of_threads(wire):
+    """No thread of the library is open to the program's signals, not for a moment: a handler that runs there ends no wait."""
+    with tempfile.TemporaryDirectory() as folder:
+        env = beside(folder, IN_THREADS)
+        if not env:
+            return "skip no compiler here"
+        done = subprocess.run([HOLDFAST, "health"], env={**env, "HOLDFAST_ENDPOINT": endpoint}, capture_output=True, text=True,
+                              timeout=20 * ar1.SLOW)
+        assert done.returncode == 0 and "thread: open" not in done.stderr, done.stderr
+        if "thread: closed" not in done.stderr:
+            return "skip this ZeroMQ's threads do not say"
 
 
 def resume_on_a_terminal(wire):
     """--resume shows what was said and goes on; another one of the same session fences the first."""
     session = wire.open("smollm2", system="Words to be seen again.").hex()
     asked = ["chat", "--resume", session, "--max-tokens", "3", "--ignore-end"]
-    first = Terminal(asked)
-    assert "Words to be seen again." in first.until("> ")
-    first.type(b"hello there\n")
-    first.until("left]\r\n> ")
-    second = Terminal(asked)
-    shown = second.until("\r\n> ")
-    assert "Words to be seen again." in shown and "hello there" in shown, shown
-    first.type(b"am I here?\n")
-    assert "fenced" in first.until("\r\n> ")
-    second.type(b"and I?\n")
-    second.until("left]\r\n> ")
-    for chat in (first, second):
-        chat.type(b"/quit\n")
-    assert [chat.end()[1] for chat in (first, second)] == [1, 0]
+    with Terminal(asked) as first:
+        assert "Words to be seen again." in first.until("> ")
+        first.type(b"hello there\n")
+        first.until("left]\r\n> ")
+        with Terminal(asked) as second:
+            shown = second.until("\r\n> ")
+            assert "Words to be seen again." in shown and "hello there" in shown, shown
+            first.type(b"am I here?\n")
+            assert "fenced" in first.until("\r\n> ")
+            second.type(b"and I?\n")
+            second.until("left]\r\n> ")
+            for chat in (first, second):
+                chat.type(b"/quit\n")
+            assert [chat.end()[1] for chat in (first, second)] == [1, 0]
     assert wire.ok("session.show", sess=bytes.fromhex(session))["r"]["turn"] == 2
     wire.ok("session.close", sess=bytes.fromhex(session))
 
@@ -186,29 +287,57 @@ def fits(wire):
         wire.ok("session.close", sess=session)
 
 
+class Watcher:
+    """holdfast watch, and the lines that it has printed."""
+
+    def __init__(self, *arguments):
+        self.child = subprocess.Popen([HOLDFAST, "watch", *arguments], stdout=subprocess.PIPE, text=True,
+                                      env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+        self.lines = []
+
+    def __enter__(self):
+        self.reader = threading.Thread(target=self.read)
+        self.reader.start()
+        return self
+
+    def read(self):
+        for line in self.child.stdout:
+            self.lines.append(line)
+
+    def until(self, what, wire=None):
+        """Up to where that holds; with a wire something is made to happen meanwhile: nobody says when a subscriber has come in."""
+        deadline = time.time() + 30 * ar1.SLOW
+        while not what():
+            assert time.time() < deadline, self.lines
+            if wire:
+                wire.ok("session.close", sess=wire.open(label="to be seen"))
+            time.sleep(0.05)
+        return self.lines
+
+    def __exit__(self, *what):
+        self.child.kill()
+        self.child.wait()
+        self.reader.join()
+
+
 def watch(wire):
-    watcher = subprocess.Popen([HOLDFAST, "watch", "--json"], stdout=subprocess.PIPE,
-                               env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
-    time.sleep(0.5 * min(ar1.SLOW, 4))
-    session = wire.open()
-    wire.turn(session, words(60), max_tokens=2, ignore_end=True)
-    time.sleep(0.3 * min(ar1.SLOW, 4))
-    wire.ok("session.park", {"place": "tokens"}, sess=session)
-    time.sleep(0.3 * min(ar1.SLOW, 4))
-    wire.ok("session.close", sess=session)
-    time.sleep(0.3 * min(ar1.SLOW, 4))
-    watcher.terminate()
-    lines = [json.loads(l) for l in watcher.communicate()[0].splitlines()]
-    events = [l["event"] for l in lines if l["sess"] == session.hex()]
-    assert events == ["granted", "running", "ended", "lost", "closed"], lines
-    assert [l["seq"] for l in lines] == list(range(lines[0]["seq"], lines[0]["seq"] + len(lines)))
-    watcher = subprocess.Popen([HOLDFAST, "watch", "--count", "2"], stdout=subprocess.PIPE, text=True,
-                               env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
-    time.sleep(0.5 * min(ar1.SLOW, 4))
-    session = wire.open(label="a label")
-    wire.ok("session.close", sess=session)
-    out = watcher.communicate(timeout=10 * ar1.SLOW)[0].splitlines()
-    assert f"{session.hex()}  granted  label a label  kind best_effort" in out[0] and out[1].endswith(f"{session.hex()}  closed  label a label"), out
+    with Watcher("--json") as watcher:
+        watcher.until(lambda: watcher.lines, wire)
+        session = wire.open()
+        wire.turn(session, words(60), max_tokens=2, ignore_end=True)
+        wire.ok("session.park", {"place": "tokens"}, sess=session)
+        wire.ok("session.close", sess=session)
+        of_it = lambda: [e for e in map(json.loads, list(watcher.lines)) if e["sess"] == session.hex()]
+        watcher.until(lambda: any(e["event"] == "closed" for e in of_it()))
+        assert [e["event"] for e in of_it()] == ["granted", "running", "ended", "lost", "closed"], watcher.lines
+        seen = [json.loads(line)["seq"] for line in watcher.lines]
+        assert seen == list(range(seen[0], seen[0] + len(seen))), seen
+    with Watcher("--count", "2") as watcher:
+        watcher.until(lambda: watcher.child.poll() is not None, wire)
+        watcher.reader.join()
+        kinds = "granted  label to be seen  kind best_effort", "closed  label to be seen"
+        said = [re.fullmatch(rf"\d\d:\d\d:\d\d  [0-9a-f]{{32}}  (({kinds[0]}.*)|{kinds[1]})\n", line) for line in watcher.lines]
+        assert len(said) == 2 and all(said) and bool(said[0][2]) != bool(said[1][2]) and watcher.child.poll() == 0, watcher.lines
     assert "no events are told at" in run("watch", "--events", "ipc:///nowhere", code=1)[1]
 
 
@@ -303,7 +432,8 @@ wire = Wire(endpoint)
 tap = Tap()
 daemon_rig.run(tap, daemon, wire, [
     ("top", top), ("what is for a terminal fits it", fits), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
-    ("chat on a terminal: streaming, Ctrl-C, consent", chat_on_a_terminal), ("chat: Ctrl-C at the prompt", interrupt_at_the_prompt), ("chat --resume on a terminal, twice", resume_on_a_terminal),
+    ("chat on a terminal: streaming, Ctrl-C, consent", chat_on_a_terminal), ("chat: Ctrl-C at the prompt", interrupt_at_the_prompt),
+    ("a signal before the call begins", interrupt_before_the_call), ("the library's threads take no signals", signals_of_threads), ("chat --resume on a terminal, twice", resume_on_a_terminal),
     ("completion of shells, from the tables", completion), ("man pages", man_pages)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

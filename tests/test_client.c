@@ -5,6 +5,7 @@
  */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
@@ -65,6 +66,7 @@ struct got {
 	unsigned delay_us;
 };
 static struct got got;
+static atomic_bool begun; /* its first piece is there: what comes after it comes within the call */
 
 static int on_piece(void *data, const struct hf_piece *p)
 {
@@ -74,6 +76,7 @@ static int on_piece(void *data, const struct hf_piece *p)
 	g->length += p->length;
 	g->text[g->length] = 0;
 	g->pieces++;
+	atomic_store(&begun, true);
 	for (uint32_t i = 0; i < p->id_count; i++)
 		if (p->ids[i] != (uint8_t)p->text[i] + 256u)
 			g->bad_ids = true;
@@ -107,6 +110,7 @@ static int say_with(const char *text, struct hf_turn t)
 	memset(&got, 0, sizeof got);
 	got.stop_at = stop_at;
 	got.delay_us = delay_us;
+	atomic_store(&begun, false);
 	hf_end_free(&end);
 	return hf_session_turn(c, &s, &t, &stream, &end);
 }
@@ -228,9 +232,15 @@ static void errors(void)
 	EXPECT_EQ(say("well"), 0);
 }
 
+static void await_begun(void)
+{
+	while (!atomic_load(&begun))
+		usleep(1000);
+}
+
 static void *cancel_soon(void *data)
 {
-	usleep(50000);
+	await_begun();
 	hf_cancel(data);
 	return NULL;
 }
@@ -238,12 +248,14 @@ static void *cancel_soon(void *data)
 static void on_alarm(int signal)
 {
 	(void)signal;
-	hf_cancel(c);
+	if (atomic_load(&begun))
+		hf_cancel(c);
 }
 
 static void cancels(void)
 {
 	pthread_t thread;
+	atomic_store(&begun, false);
 	EXPECT(pthread_create(&thread, NULL, cancel_soon, c) == 0);
 	EXPECT_EQ(say("hang"), 0);
 	pthread_join(thread, NULL);
@@ -251,8 +263,9 @@ static void cancels(void)
 	EXPECT(strcmp(got.text, "begun ") == 0);
 	struct sigaction a = {.sa_handler = on_alarm};
 	sigaction(SIGALRM, &a, NULL);
-	ualarm(50000, 0);
+	ualarm(50000, 50000);
 	EXPECT_EQ(say("hang"), 0);
+	ualarm(0, 0);
 	EXPECT(end.status && strcmp(end.status, "cancelled") == 0);
 	/* From the callback, in the middle of a long stream. */
 	got.stop_at = 1000;
@@ -478,7 +491,7 @@ static void in_callbacks(void)
 
 static void *kill_soon(void *data)
 {
-	usleep(50000);
+	await_begun();
 	kill(*(pid_t *)data, SIGKILL);
 	return NULL;
 }
@@ -504,6 +517,7 @@ static void dies_within(void)
 {
 	pthread_t thread;
 	EXPECT_EQ(say("hello"), 0);
+	atomic_store(&begun, false);
 	EXPECT(pthread_create(&thread, NULL, kill_soon, &child) == 0);
 	double began = now();
 	EXPECT_EQ(say("hang"), -ERR_CLOSED);
