@@ -70,4 +70,29 @@ int main(int argc, char **argv)
 C
 $CC -o "$dir/opens" "$dir/opens.c" -ldl && "$dir/opens" "$lib"
 check $? "a program opens it by dlopen, by the symbol's version, and finds nothing that is private"
+# What it asks of the system, all of it. Not there: what ends a process (but abort, where an invariant of ours is broken), signal
+# handlers (sigfillset and pthread_sigmask keep its own threads out of them), words on somebody's stdout or stderr, locales,
+# the environment but to read, fork, and anything else that a program would not expect of a library.
+allowed='abort calloc malloc realloc free mem* str* bcmp stpcpy snprintf vsnprintf explicit_bzero getenv secure_getenv getuid getrandom
+clock_gettime fopen fopen64 fgets fclose open read write close pipe2 fcntl fcntl64 poll socket connect __errno_location
+pthread_attr_* pthread_cond_* pthread_mutex_* pthread_create pthread_self pthread_sigmask sigfillset zmq_*
+_ITM_* __cxa_finalize __gmon_start__ __stack_chk_fail __tls_get_addr _GLOBAL_OFFSET_TABLE_'
+strange() { # of the names on stdin those that no word of the list is; the checked forms of functions are the functions
+	while read -r name; do
+		case $name in __*_chk) plain=${name#__} plain=${plain%_chk} ;; *) plain=${name#__isoc[0-9][0-9]_} ;; esac
+		set -f
+		for word in $allowed; do
+			# shellcheck disable=SC2254
+			case $plain in $word) continue 2 ;; esac
+		done
+		set +f
+		echo "$name"
+	done
+}
+${NM:-nm} -D --undefined-only "$lib" | awk '{ sub(/@.*/, "", $NF); print $NF }' | sort -u >"$dir/asks"
+[ "$(wc -l <"$dir/asks")" -gt 20 ] && strange <"$dir/asks" >"$dir/strange" && [ ! -s "$dir/strange" ]
+check $? "it asks of the system what the list has: no exit, no signal handler, no words of its own"
+sed 's/^/# asked for: /' "$dir/strange"
+[ "$(printf '%s\n' exit _exit printf __printf_chk signal sigaction setlocale atexit fork puts setenv system mallopt snprintf | strange | wc -l)" = 13 ]
+check $? "and the list would tell of those"
 echo "1..$n"

@@ -196,6 +196,40 @@ def refusals(w):
         assert c.health()["state"] == "serving"
 
 
+@test
+def results_of_another_kind(w):
+    """A result that is not what its method promises is an error with a name, and no value of another type."""
+    for value in (None, 7, "text", [1], {"a": 1}):
+        for check, good in ((holdfast.wire.the_map, dict), (holdfast.wire.the_maps, list)):
+            if isinstance(value, good) and value != [1]:
+                assert check(value) == value
+            else:
+                fails(holdfast.ProtocolError, "bad_body", lambda: check(value))
+
+
+@test
+def events_under_a_key(w):
+    """Who listens to events where there are keys has one too: sessions' (Client.events) and KV blocks' (KvBlocks)."""
+    if not zmq.has("curve"):
+        return
+    with tempfile.TemporaryDirectory() as folder, zmq.Context() as context:
+        (server, server_secret), (ours, secret) = zmq.curve_keypair(), zmq.curve_keypair()
+        with open(f"{folder}/key", "w", encoding="ascii") as file:
+            file.write(f'curve\n    public-key = "{ours.decode()}"\n    secret-key = "{secret.decode()}"\n')
+        pub = context.socket(zmq.PUB)
+        pub.curve_server, pub.curve_secretkey, pub.linger = True, server_secret, 0
+        pub.bind(f"ipc://{folder}/s")
+        with holdfast.KvBlocks(f"ipc://{folder}/s", key=f"{folder}/key", server_key=server.decode()) as blocks:
+            batch = msgpack.packb([0.0, [["BlockStored", [5], None, [1, 2], 2, None, "GPU"]]])
+            deadline = time.monotonic() + 30
+            while not blocks.blocks:
+                assert time.monotonic() < deadline, "nothing was heard"
+                pub.send_multipart([b"", b"\0" * 8, batch])
+                blocks.update(0.05)
+            assert blocks.longest([1, 2, 3]) == 2
+        pub.close()
+
+
 class World:
     pass
 

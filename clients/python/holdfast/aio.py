@@ -208,8 +208,8 @@ class AsyncSession(SessionCalls[AsyncTurn]):
         return found
 
     async def rollback(self, *, to_tokens: Optional[int] = None,
-                       to_turn: Optional[int] = None) -> dict:
-        return await self._call("session.rollback", to_tokens=to_tokens, to_turn=to_turn)
+                       to_turn: Optional[int] = None) -> Dict[str, Any]:
+        return wire.the_map(await self._call("session.rollback", to_tokens=to_tokens, to_turn=to_turn))
 
     async def close(self) -> None:
         await self._call("session.close")
@@ -218,14 +218,14 @@ class AsyncSession(SessionCalls[AsyncTurn]):
         """Closes it, and removes its text, tokens and pages everywhere. Forks that are not tied stay."""
         await self._call("session.forget")
 
-    async def show(self) -> dict:
-        return await self._call("session.show")
+    async def show(self) -> Dict[str, Any]:
+        return wire.the_map(await self._call("session.show"))
 
-    async def attach(self) -> dict:
-        return await self._call("session.attach")
+    async def attach(self) -> Dict[str, Any]:
+        return wire.the_map(await self._call("session.attach"))
 
-    async def residency(self, kind: str, **args: int) -> dict:
-        return await self._call("session.residency", residency={"kind": kind, **args})
+    async def residency(self, kind: str, **args: int) -> Dict[str, Any]:
+        return wire.the_map(await self._call("session.residency", residency={"kind": kind, **args}))
 
     async def hint(self, returns_in_ms: int, tool: Optional[str] = None) -> None:
         await self._call("session.hint", returns_in_ms=returns_in_ms, tool=tool)
@@ -237,9 +237,9 @@ class AsyncSession(SessionCalls[AsyncTurn]):
     async def park(self, place: str) -> None:
         await self._call("session.park", place=place)
 
-    async def export(self) -> dict:
+    async def export(self) -> Dict[str, Any]:
         end = await self.client.call("session.export", session=self, _guard=False)
-        return {**end.result, "tokens": end.ids}
+        return {**wire.the_map(end.result), "tokens": end.ids}
 
 
 class AsyncClient:
@@ -252,15 +252,15 @@ class AsyncClient:
         self.endpoint = endpoint or default_endpoint()
         self.timeout, self.window, self.resume = timeout, window, resume
         self.principal, self.boot = "", b""
-        self._hello: dict = {"client": name, "minor": 0, "caps": []}
+        self._hello: Dict[str, Any] = {"client": name, "minor": 0, "caps": []}
         if token is not None:
             self._hello["auth"] = {"scheme": "token", "token": token}
         if act_as is not None:
             self._hello["act_as"] = act_as
         self._curve = wire.read_keys(key, server_key)
         self._context = zmq.Context()
-        self._socket: Optional[zmq.Socket] = None
-        self._monitor: Optional[zmq.Socket] = None
+        self._socket: Optional[zmq.Socket[bytes]] = None
+        self._monitor: Optional[zmq.Socket[bytes]] = None
         self._calls: Dict[int, AsyncTurn] = {}
         self._channel = self._misses = 0
         self._hb, self._said = 5.0, 0.0
@@ -305,25 +305,25 @@ class AsyncClient:
         return self._opened(await self.call(
             "session.import", _blob=wire.write_ids(list(exported["tokens"])), **args))
 
-    async def sessions(self, first: int = 0, count: int = 100) -> List[dict]:
-        return (await self.call("session.list", first=first, count=count)).result
+    async def sessions(self, first: int = 0, count: int = 100) -> List[Dict[str, Any]]:
+        return wire.the_maps((await self.call("session.list", first=first, count=count)).result)
 
-    async def ledger(self) -> dict:
-        return (await self.call("ledger.show")).result
+    async def ledger(self) -> Dict[str, Any]:
+        return wire.the_map((await self.call("ledger.show")).result)
 
-    async def model(self) -> dict:
-        return (await self.call("model.show")).result
+    async def model(self) -> Dict[str, Any]:
+        return wire.the_map((await self.call("model.show")).result)
 
-    async def health(self) -> dict:
-        return (await self.call("health")).result
+    async def health(self) -> Dict[str, Any]:
+        return wire.the_map((await self.call("health")).result)
 
     async def metrics(self) -> str:
-        return (await self.call("metrics")).result["text"]
+        return str(wire.need(wire.the_map((await self.call("metrics")).result), "text", str))
 
     async def events(self, endpoint: Optional[str] = None) -> AsyncIterator[Event]:
         """What happens to sessions, as it happens; what was missed is asked for."""
         order = Order()
-        socket = subscribe(zmq.asyncio.Context.shadow(self._context.underlying), endpoint or self.endpoint + "-events", b"", self._curve)
+        socket: Any = subscribe(zmq.asyncio.Context.shadow(self._context.underlying), endpoint or self.endpoint + "-events", b"", self._curve)
         try:
             while True:
                 frames = await socket.recv_multipart()
@@ -347,7 +347,7 @@ class AsyncClient:
 
     async def detokenize(self, ids: Iterable[int]) -> bytes:
         end = await self.call("detokenize", _blob=wire.write_ids(list(ids)))
-        return end.result["text"]
+        return bytes(wire.need(wire.the_map(end.result), "text", bytes))
 
     async def call(self, method: str, *, session: Optional[AsyncSession] = None,
                    _blob: Optional[bytes] = None, _follow: bool = True, _guard: bool = True,
@@ -369,7 +369,7 @@ class AsyncClient:
         return AsyncSession(self, end.session, end.turn, end.epoch, result.get("history"),
                             result.get("granted"))
 
-    def _start(self, method: str, args: dict, session: Optional[AsyncSession],
+    def _start(self, method: str, args: Dict[str, Any], session: Optional[AsyncSession],
                blob: Optional[bytes], deadline: Optional[float],
                on_note: Optional[Callable[[Note], None]], guard: bool = True) -> AsyncTurn:
         guarded = session if guard else None
@@ -460,7 +460,7 @@ class AsyncClient:
         except zmq.Again:
             return False
         # Sending may have used up the descriptor's news of what can be read.
-        if self._socket.EVENTS & zmq.POLLIN:
+        if int(self._socket.EVENTS) & zmq.POLLIN:
             asyncio.get_running_loop().call_soon(self._ready)
         return True
 
@@ -470,7 +470,7 @@ class AsyncClient:
         call.outgoing.clear()
 
     def _ready(self) -> None:
-        while self._socket is not None and self._socket.EVENTS & zmq.POLLIN:
+        while self._socket is not None and int(self._socket.EVENTS) & zmq.POLLIN:
             try:
                 self._message(wire.Message(self._socket.recv_multipart(flags=zmq.DONTWAIT)))
             except zmq.Again:
@@ -478,7 +478,7 @@ class AsyncClient:
             except Error as e:  # what is no message of AR/1: nothing of this connection is believed
                 self._break(e)
                 return
-        if self._monitor is not None and self._monitor.EVENTS & zmq.POLLIN:
+        if self._monitor is not None and int(self._monitor.EVENTS) & zmq.POLLIN:
             self._lost(make_error(709, "the connection is lost"))
 
     def _message(self, m: wire.Message) -> None:

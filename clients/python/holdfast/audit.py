@@ -4,19 +4,23 @@
     for record in audit.ask("session", session_id, state="/var/lib/holdfast"):
         print(record["kind"], record["page"], record["pages"])
 """
+from __future__ import annotations
+
 import json
 import subprocess
+from typing import Any, Dict, Iterator, Optional
 
 
 class AuditError(Exception):
     """The log cannot be read, or the question is none; the text says why."""
 
 
-def ask(*question, state=None, program="holdfastd"):
+def ask(*question: object, state: Optional[str] = None, program: str = "holdfastd") -> Iterator[Dict[str, Any]]:
     """Yields a dictionary for each record. `question` is as on the command line: "page", 7; "session", ID;
     "turn", ID, 3; "between", FROM, TO; "incidents"; "export"."""
     command = [program, "audit", "--json", *(["--state", state] if state else []), *map(str, question)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None and process.stderr is not None
         for line in process.stdout:
             yield json.loads(line)
         words = process.stderr.read()
@@ -24,11 +28,12 @@ def ask(*question, state=None, program="holdfastd"):
             raise AuditError(words.strip().splitlines()[0])
 
 
-def verify(state=None, program="holdfastd"):
+def verify(state: Optional[str] = None, program: str = "holdfastd") -> Dict[str, Any]:
     """The whole log, checked: {"ok": …, "entries": …, "anchored": …, "tail": …, "error": …}."""
     command = [program, "audit", "--json", *(["--state", state] if state else []), "verify"]
     done = subprocess.run(command, capture_output=True, text=True)
     try:
-        return json.loads(done.stdout)
+        found: Dict[str, Any] = json.loads(done.stdout)
     except ValueError:
         raise AuditError(done.stderr.strip()) from None
+    return found

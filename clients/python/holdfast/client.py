@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any, Callable, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Mapping, Optional, Sequence, Union
 
 import zmq
 
@@ -142,7 +142,7 @@ class Session(SessionCalls[Turn]):
     def run(self, content: Content, tools: Union[Mapping[str, Callable[..., Any]],
                                                  Iterable[Callable[..., Any]]], *,
             rounds: int = 32, on_piece: Optional[Callable[[Piece], None]] = None,
-            on_call: Optional[Callable[[ToolCall], bool]] = None,
+            on_call: Optional[Callable[[ToolCall], Optional[bool]]] = None,
             on_result: Optional[Callable[[ToolCall, str], None]] = None, **options: Any) -> End:
         """Says something and calls the tools that the model asks for, until it asks for none.
 
@@ -176,10 +176,10 @@ class Session(SessionCalls[Turn]):
         except Exception as e:  # a tool's failure is the model's to read
             return f"error: {type(e).__name__}: {e}"
 
-    def export(self) -> dict:
+    def export(self) -> Dict[str, Any]:
         """The session as tokens and settings, for Client.adopt of this or another daemon."""
         end = self.client.call("session.export", session=self, _guard=False)
-        return {**end.result, "tokens": end.ids}
+        return {**wire.the_map(end.result), "tokens": end.ids}
 
     def __enter__(self) -> "Session":
         return self
@@ -222,8 +222,8 @@ class Session(SessionCalls[Turn]):
         return found
 
     def rollback(self, *, to_tokens: Optional[int] = None,
-                 to_turn: Optional[int] = None) -> dict:
-        return self._call("session.rollback", to_tokens=to_tokens, to_turn=to_turn)
+                 to_turn: Optional[int] = None) -> Dict[str, Any]:
+        return wire.the_map(self._call("session.rollback", to_tokens=to_tokens, to_turn=to_turn))
 
     def close(self) -> None:
         self._call("session.close")
@@ -232,14 +232,14 @@ class Session(SessionCalls[Turn]):
         """Closes it, and removes its text, tokens and pages everywhere. Forks that are not tied stay."""
         self._call("session.forget")
 
-    def show(self) -> dict:
-        return self._call("session.show")
+    def show(self) -> Dict[str, Any]:
+        return wire.the_map(self._call("session.show"))
 
-    def attach(self) -> dict:
-        return self._call("session.attach")
+    def attach(self) -> Dict[str, Any]:
+        return wire.the_map(self._call("session.attach"))
 
-    def residency(self, kind: str, **args: int) -> dict:
-        return self._call("session.residency", residency={"kind": kind, **args})
+    def residency(self, kind: str, **args: int) -> Dict[str, Any]:
+        return wire.the_map(self._call("session.residency", residency={"kind": kind, **args}))
 
     def hint(self, returns_in_ms: int, tool: Optional[str] = None) -> None:
         self._call("session.hint", returns_in_ms=returns_in_ms, tool=tool)
@@ -265,18 +265,18 @@ class Client:
         self.timeout, self.window, self.resume = timeout, window, resume
         self.principal = ""
         self.boot = b""
-        self._hello: dict = {"client": name, "minor": 0, "caps": []}
+        self._hello: Dict[str, Any] = {"client": name, "minor": 0, "caps": []}
         if token is not None:
             self._hello["auth"] = {"scheme": "token", "token": token}
         if act_as is not None:
             self._hello["act_as"] = act_as
         self._curve = wire.read_keys(key, server_key)
         self._context = zmq.Context()
-        self._socket: Optional[zmq.Socket] = None
+        self._socket: Optional[zmq.Socket[bytes]] = None
         self._channel = self._misses = 0
         self._hb, self._said = 5.0, 0.0
         self._running: Optional[Turn] = None
-        self._monitor: Optional[zmq.Socket] = None
+        self._monitor: Optional[zmq.Socket[bytes]] = None
         try:
             self._connect()
         except BaseException:
@@ -317,25 +317,25 @@ class Client:
         """A session that is there already, by its id."""
         return Session(self, id)
 
-    def sessions(self, first: int = 0, count: int = 100) -> List[dict]:
-        return self.call("session.list", first=first, count=count).result
+    def sessions(self, first: int = 0, count: int = 100) -> List[Dict[str, Any]]:
+        return wire.the_maps(self.call("session.list", first=first, count=count).result)
 
-    def ledger(self) -> dict:
-        return self.call("ledger.show").result
+    def ledger(self) -> Dict[str, Any]:
+        return wire.the_map(self.call("ledger.show").result)
 
     def pages(self, session: Optional[Session] = None, *, first: int = 0, count: int = 100,
-              group: Optional[int] = None) -> List[dict]:
-        return self.call("pages.show", session=session, _guard=False, first=first, count=count,
-                         group=group).result
+              group: Optional[int] = None) -> List[Dict[str, Any]]:
+        return wire.the_maps(self.call("pages.show", session=session, _guard=False, first=first, count=count,
+                                       group=group).result)
 
-    def model(self) -> dict:
-        return self.call("model.show").result
+    def model(self) -> Dict[str, Any]:
+        return wire.the_map(self.call("model.show").result)
 
-    def health(self) -> dict:
-        return self.call("health").result
+    def health(self) -> Dict[str, Any]:
+        return wire.the_map(self.call("health").result)
 
     def metrics(self) -> str:
-        return self.call("metrics").result["text"]
+        return str(wire.need(wire.the_map(self.call("metrics").result), "text", str))
 
     def events(self, endpoint: Optional[str] = None) -> Events:
         """What happens to sessions, as it happens; endpoint: else the daemon's with -events behind it."""
@@ -346,7 +346,8 @@ class Client:
         return self.call("tokenize", _blob=data, special=special or None).ids or []
 
     def detokenize(self, ids: Iterable[int]) -> bytes:
-        return self.call("detokenize", _blob=wire.write_ids(list(ids))).result["text"]
+        end = self.call("detokenize", _blob=wire.write_ids(list(ids)))
+        return bytes(wire.need(wire.the_map(end.result), "text", bytes))
 
     def call(self, method: str, *, session: Optional[Session] = None,
              _blob: Optional[bytes] = None, _follow: bool = True, _guard: bool = True,
@@ -367,7 +368,7 @@ class Client:
         return Session(self, end.session, end.turn, end.epoch, result.get("history"),
                        result.get("granted"))
 
-    def _start(self, method: str, args: dict, session: Optional[Session],
+    def _start(self, method: str, args: Dict[str, Any], session: Optional[Session],
                blob: Optional[bytes], deadline: Optional[float],
                on_note: Optional[Callable[[Note], None]], guard: bool = True) -> Turn:
         if self._running is not None:

@@ -8,7 +8,7 @@ again, which its key keeps from running twice.
 from __future__ import annotations
 
 import os
-from typing import Any, Callable, List, Mapping, Optional
+from typing import Any, Callable, Dict, List, Mapping, Optional
 
 from . import wire
 from .errors import Error, make_error, read_error
@@ -41,7 +41,7 @@ class Call:
                  turn: Optional[int] = None, deadline: Optional[float] = None,
                  resume: float = 0, blob: Optional[bytes] = None,
                  on_note: Optional[Callable[[Note], None]] = None) -> None:
-        body: dict = {"m": method, "window": window, "a": dict(args)}
+        body: Dict[str, Any] = {"m": method, "window": window, "a": dict(args)}
         if session is not None:
             body["sess"] = session
         if epoch is not None:

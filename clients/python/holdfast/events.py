@@ -35,7 +35,7 @@ class Event:
     time: float  # seconds since 1970
     boot: bytes
     label: str = ""
-    detail: dict = field(default_factory=dict)
+    detail: Dict[str, Any] = field(default_factory=dict)
 
 
 def read_event(value: Any) -> Event:
@@ -49,16 +49,16 @@ def read_event(value: Any) -> Event:
         raise make_error(103, "this is no event") from e
 
 
-def subscribe(context: zmq.Context, endpoint: str, topic: bytes,
-               curve: Optional[Tuple[bytes, bytes, bytes]]) -> zmq.Socket:
-    socket = context.socket(zmq.SUB)
+def subscribe(context: zmq.Context[Any], endpoint: str, topic: bytes,
+               curve: List[Tuple[int, bytes]]) -> zmq.Socket[bytes]:
+    socket: zmq.Socket[bytes] = context.socket(zmq.SUB)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.RCVHWM, 10000)
     socket.setsockopt(zmq.MAXMSGSIZE, 1 << 20)
     socket.setsockopt(zmq.HEARTBEAT_IVL, 5000)
     socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, 15000)
-    if curve:
-        (socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey) = curve
+    for option, value in curve:
+        socket.setsockopt(option, value)
     socket.connect(endpoint)
     socket.setsockopt(zmq.SUBSCRIBE, topic)
     return socket
@@ -196,8 +196,8 @@ class KvBlocks:
         socket = self._context.socket(zmq.DEALER)
         try:
             socket.setsockopt(zmq.LINGER, 0)
-            if self._curve:
-                (socket.curve_publickey, socket.curve_secretkey, socket.curve_serverkey) = self._curve
+            for option, value in self._curve:
+                socket.setsockopt(option, value)
             socket.connect(self._replay)
             socket.send_multipart([b"", struct.pack(">Q", self.seq + 1)])
             while socket.poll(int(timeout * 1000)):
@@ -261,7 +261,8 @@ class KvBlocks:
             if block.medium == medium:
                 children.setdefault((block.parent, block.tokens), []).append(block)
         size = {len(b.tokens) for b in self.blocks.values()}
-        best, parents, at = 0, [None], 0
+        best, at = 0, 0
+        parents: List[Optional[Hash]] = [None]
         while parents and size:
             part = tuple(tokens[at:at + max(size)])
             found = [b for p in parents for b in children.get((p, part), ())]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Generic, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
+from typing import Any, Callable, Dict, Generic, Iterable, List, Mapping, Optional, Sequence, TypeVar, Union
 
 from . import wire
 from .core import SAMPLING
@@ -12,7 +12,7 @@ T = TypeVar("T")
 Content = Union[str, Sequence[Mapping[str, Any]]]
 
 
-def messages_of(content: Content) -> List[dict]:
+def messages_of(content: Content) -> List[Dict[str, Any]]:
     if isinstance(content, str):
         return [{"role": "user", "content": content}]
     return [dict(m) for m in content]
@@ -24,7 +24,7 @@ def mean_logprob(pieces: Iterable[Piece]) -> float:
     return sum(found) / len(found) if found else float("-inf")
 
 
-def scored(options: Mapping[str, Any], seed: int) -> dict:
+def scored(options: Mapping[str, Any], seed: int) -> Dict[str, Any]:
     """The options of one of several answers: its own seed, and log-probabilities."""
     return {**options, "seed": seed, "logprobs": options.get("logprobs") or 1}
 
@@ -35,7 +35,7 @@ class SessionCalls(Generic[T]):
 
     def __init__(self, client: Any, id: Union[bytes, str], turn: Optional[int] = None,
                  epoch: Optional[int] = None, history: Optional[int] = None,
-                 granted: Optional[dict] = None) -> None:
+                 granted: Optional[Dict[str, Any]] = None) -> None:
         self.client = client
         self.id = bytes.fromhex(id) if isinstance(id, str) else id
         self.turn_number, self.epoch = turn, epoch
@@ -48,13 +48,14 @@ class SessionCalls(Generic[T]):
         self.turn_number = self.turn_number if end.turn is None else end.turn
         self.epoch = self.epoch if end.epoch is None else end.epoch
 
-    def _start(self, method: str, args: dict, options: Mapping[str, Any], blob: Optional[bytes],
+    def _start(self, method: str, args: Dict[str, Any], options: Mapping[str, Any], blob: Optional[bytes],
                deadline: Optional[float], on_note: Optional[Callable[[Note], None]]) -> T:
         unknown = set(options) - SAMPLING
         if unknown:
             raise TypeError(f"no such argument: {', '.join(sorted(unknown))}")
         args.update({k: v for k, v in options.items() if v is not None})
-        return self.client._start(method, args, self, blob, deadline, on_note)
+        started: T = self.client._start(method, args, self, blob, deadline, on_note)
+        return started
 
     def turn(self, content: Content, *, deadline: Optional[float] = None,
              on_note: Optional[Callable[[Note], None]] = None, **options: Any) -> T:
@@ -66,7 +67,7 @@ class SessionCalls(Generic[T]):
                     deadline: Optional[float] = None,
                     on_note: Optional[Callable[[Note], None]] = None, **options: Any) -> T:
         """The same with raw tokens, behind the first keep of the history (None: all)."""
-        args: dict = {"tokens": True}
+        args: Dict[str, Any] = {"tokens": True}
         if keep is not None:
             args["keep"] = keep
         return self._start("session.turn", args, options, wire.write_ids(list(ids)), deadline,

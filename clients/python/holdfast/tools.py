@@ -12,7 +12,7 @@ _NAMES = {str: "string", int: "integer", float: "number", bool: "boolean", dict:
           list: "array"}
 
 
-def _schema(hint: Any) -> dict:
+def _schema(hint: Any) -> Dict[str, Any]:
     origin, arguments = typing.get_origin(hint), typing.get_args(hint)
     if origin is typing.Literal:
         return {"enum": list(arguments)}
@@ -25,13 +25,13 @@ def _schema(hint: Any) -> dict:
     return {"type": kind} if kind else {}
 
 
-def describe(function: Callable[..., Any]) -> dict:
+def describe(function: Callable[..., Any]) -> Dict[str, Any]:
     """The tool that a function is: its name, the first paragraph of its text, its parameters."""
     try:
         hints = typing.get_type_hints(function)
     except Exception:  # a hint that names what is not there is no reason to refuse the function
         hints = {}
-    properties: Dict[str, dict] = {}
+    properties: Dict[str, Dict[str, Any]] = {}
     required = []
     for name, p in inspect.signature(function).parameters.items():
         if p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, List, Optional
+from typing import Any, Dict, List, Optional
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ class Piece:
 
     text: str
     ids: List[int]
-    logprobs: Optional[List[dict]] = None
+    logprobs: Optional[List[Dict[str, Any]]] = None
     off: int = 0  # bytes of text with this piece
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 import struct
-from typing import Any, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple
 
-import msgpack
+import msgpack  # type: ignore[import-untyped]
 import zmq
 
 from .errors import make_error
@@ -19,7 +19,7 @@ HEADER = struct.Struct(">2sBBHHQQ")
 BODY_BYTES, BLOB_BYTES, WINDOW_BYTES, DATA_TOKENS = 256 << 10, 1 << 20, 64 << 10, 1 << 16
 
 
-def _pairs(pairs: List[Tuple[Any, Any]]) -> dict:
+def _pairs(pairs: List[Tuple[Any, Any]]) -> Dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
@@ -33,7 +33,7 @@ def _ext(code: int, data: bytes) -> Any:
 def pack(body: Any) -> bytes:
     """A body, or the error that the daemon would answer."""
     try:
-        packed = msgpack.packb(body, use_bin_type=True)
+        packed: bytes = msgpack.packb(body, use_bin_type=True)
     except (TypeError, ValueError, OverflowError, UnicodeEncodeError) as e:
         raise make_error(300, "an argument cannot be sent") from e
     if len(packed) > BODY_BYTES:
@@ -85,7 +85,7 @@ class Message:
         self.raw = parts[1]
         self.blob: Optional[bytes] = parts[2] if len(parts) == 3 else None
 
-    def map(self) -> dict:
+    def map(self) -> Dict[str, Any]:
         body = unpack(self.raw)
         if not isinstance(body, dict):
             raise make_error(103)
@@ -108,7 +108,7 @@ def write_ids(ids: List[int]) -> bytes:
         raise make_error(301, "ids are numbers of 32 bits") from e
 
 
-def need(body: dict, key: str, kind: type) -> Any:
+def need(body: Dict[str, Any], key: str, kind: type) -> Any:
     """A value that must be there; True is no number."""
     value = body.get(key)
     if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
@@ -116,7 +116,20 @@ def need(body: dict, key: str, kind: type) -> Any:
     return value
 
 
-def window_of(welcome: dict, window: int) -> int:
+def the_map(value: Any) -> Dict[str, Any]:
+    """A result that is a map."""
+    if not isinstance(value, dict):
+        raise make_error(103, "the daemon's result is no map")
+    return value
+
+
+def the_maps(value: Any) -> List[Dict[str, Any]]:
+    if not isinstance(value, list):
+        raise make_error(103, "the daemon's result is no list")
+    return [the_map(v) for v in value]
+
+
+def window_of(welcome: Dict[str, Any], window: int) -> int:
     """How far ahead of what was read we may grant: the daemon takes no more than it says. Who believes
     that more was granted never grants again."""
     limits = welcome.get("limits")
