@@ -132,9 +132,13 @@ void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
 {
 	struct wire_resume m;
 	struct peer *p = &d->peers[peer];
+	const char *why = NULL;
 	int code = wire_read_resume(body, length, &d->wire, &m);
-	if (code == 0 && (h->channel == 0 || h->channel <= p->channel_last))
+	/* Whatever has become of the call that had it: its messages and the new one's would be told apart by nothing. */
+	if (code == 0 && (h->channel == 0 || h->channel <= p->channel_last)) {
 		code = -ERR_BAD_FRAMES;
+		why = CHANNEL_AGAIN;
+	}
 	uint32_t call = code ? NONE : call_of_op(d, p->principal, &m.op);
 	if (code == 0 && call == NONE)
 		call = keep_call_revive(d, p->principal, &m.op);
@@ -142,7 +146,7 @@ void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
 		code = call == NONE ? -ERR_GONE
 		       : call_attach(d, call, peer, h->channel, m.after_seq, m.window);
 	if (code) {
-		peer_reject(d, peer, h->channel, code);
+		peer_reject_why(d, peer, h->channel, code, why);
 		return;
 	}
 	p->channel_last = h->channel;

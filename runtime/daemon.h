@@ -164,6 +164,8 @@ void peer_say(struct daemon *d, uint32_t peer, uint8_t type, uint64_t channel, c
 /* Tries again what is owed. */
 void peers_flush(struct daemon *d);
 void peer_reject(struct daemon *d, uint32_t peer, uint64_t channel, int code);
+/* Why a CALL or RESUME is refused whose channel is none that may be next. */
+#define CHANNEL_AGAIN "a channel is a number above those of the connection's calls before"
 void peer_reject_why(struct daemon *d, uint32_t peer, uint64_t channel, int code, const char *why);
 void peer_reject_numbers(struct daemon *d, uint32_t peer, uint64_t channel, const struct wire_err *err);
 /* The peer is gone: its calls lose their reader. */

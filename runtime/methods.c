@@ -452,8 +452,10 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	struct wire_call *m = &d->message;
 	struct peer *p = &d->peers[peer];
 	int code = wire_read_call(body, length, &d->wire, m);
-	if (code == 0 && (channel == 0 || channel <= p->channel_last))
+	if (code == 0 && (channel == 0 || channel <= p->channel_last)) {
 		code = -ERR_BAD_FRAMES;
+		m->why = CHANNEL_AGAIN;
+	}
 	if (code == 0 && m->deadline_ms != WIRE_NONE && m->deadline_ms > d->options.deadline_max_ms)
 		code = -ERR_OUT_OF_RANGE;
 	/* A pure operator looks; and on a control socket one looks and cancels. */

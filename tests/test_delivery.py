@@ -257,6 +257,47 @@ def one_reader(wire):
     balanced(wire)
 
 
+def channel_again(wire):
+    """A channel's number that was used, while its call runs, is being cancelled or is over: the new CALL or RESUME is refused in words,
+    the call that has it goes on to its one END, and what was asked beside it is answered."""
+    session, other = wire.open(), wire.open()
+    for at_once in (False, True):
+        link = Wire(endpoint)
+        link.begin("session.turn", ASKED, pack(GIVEN), sess=session, window=1, detach_ms=20000, **({"idem": os.urandom(16)} if at_once else {}))
+        first = link.channel
+        op = None if at_once else await_message(link, ACCEPTED, first)["op"]
+        again = {"m": "session.turn", "window": 9, "sess": other, "a": {**ASKED, "max_tokens": 2}}
+        if at_once:  # before ACCEPTED, which waits for the disk, and before the END of the cancelled one
+            link.send(CALL, first, again, pack(GIVEN))
+            link.send(CANCEL, first, {})
+        else:
+            link.send(CANCEL, 0, {"op": op})
+            link.send(RESUME, first, {"op": op, "after_seq": 0, "window": 1 << 20})
+        link.send(CALL, first, again, pack(GIVEN))
+        link.begin("health")
+        seen = []
+        while not any(m[:2] == (END, first) for m in seen) or not any(m[:2] == (END, link.channel) for m in seen):
+            seen.append(link.receive())
+        link.send(CALL, first, again, pack(GIVEN))  # now that it is over
+        link.begin("health")
+        while not seen[-1][:2] == (END, link.channel):
+            seen.append(link.receive())
+        refused = [m[3]["err"] for m in seen if m[0] == REJECT]
+        assert [m[1] for m in seen if m[0] == REJECT] == [first] * 3, seen
+        assert all(e["n"] == "bad_frames" and "channel" in e["why"] for e in refused), refused
+        ends = [m[3]["status"] for m in seen if m[:2] == (END, first)]
+        assert ends == ["cancelled"], ends
+        numbers = [m[2] for m in seen if m[1] == first and m[0] in (DATA, END)]
+        assert numbers == list(range(1, len(numbers) + 1)), numbers
+        # Nothing of what was refused has happened, and the session is free.
+        assert link.ok("session.show", sess=other)["r"]["turn"] == 0
+        link.finish(link.begin("session.turn", {**ASKED, "max_tokens": 2}, pack(GIVEN), sess=session))
+        link.close()
+    for s in (session, other):
+        wire.ok("session.close", sess=s)
+    balanced(wire)
+
+
 def wrong_resumes(wire):
     session = wire.open()
     link = Wire(endpoint)
@@ -432,6 +473,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("without a reader a turn ends after its detach time, which the daemon bounds", detach_time_ends),
     ("a key runs once; the same call again is the same stream", keys_run_once),
     ("a stream has one reader", one_reader),
+    ("a channel's number is used once", channel_again),
     ("wrong RESUMEs are told so", wrong_resumes),
     ("calls that are only kept give way", kept_ones_give_way),
     ("malformed messages are strikes, and others are served", strikes),

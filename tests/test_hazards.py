@@ -166,6 +166,56 @@ def short_ping(wire):
     neighbour()
 
 
+def pings(wire):
+    """PINGs with times to live that do not fit the library's 16 bits (a tenth of a second each, as milliseconds): such a peer is served,
+    or its own connection ends. And a flood of PINGs, read or not: bounded, and neighbours wait for nothing."""
+    def ping(ttl, context=b""):
+        return bytes([4, 7 + len(context)]) + b"\x04PING" + struct.pack(">H", ttl) + context
+
+    def pong(raw):
+        while True:
+            flags, body = raw.frame()
+            if flags & 4:
+                return body
+    for ttl in (0xffff, 0x8000, 656, 1, 0):  # 656 becomes 64 ms
+        raw = Raw(endpoint)
+        assert raw.hello() == WELCOME
+        raw.s.sendall(ping(ttl, b"abc"))
+        assert pong(raw) == b"\x04PONGabc", ttl
+        neighbour()
+        try:
+            raw.message(PING, 0, {"t": 1})
+            alive = raw.receive()[0][3] == PONG
+        except (ConnectionError, socket.timeout):
+            alive = False
+        assert alive or ttl in (656, 1), ttl
+        raw.close()
+    before = resident()
+    for reads in (False, True):
+        raw, sent, over = Raw(endpoint), [0], threading.Event()
+        assert raw.hello() == WELCOME
+        block = ping(0xffff, b"0123456789abcdef") * 1000
+
+        def flood():
+            try:
+                while not over.is_set():
+                    raw.s.sendall(block)
+                    sent[0] += len(block)
+                    if reads:
+                        raw.s.recv(1 << 16)
+            except OSError:
+                pass
+        thread = threading.Thread(target=flood)
+        thread.start()
+        neighbour()
+        neighbour()
+        over.set()
+        thread.join()
+        assert sent[0] > 0 and resident() - before < 48 * ar1.SLOW, (sent, resident() - before)
+        raw.close()
+    neighbour()
+
+
 def other_sockets(wire):
     """Peers of other kinds, and of none."""
     for kind in (b"ROUTER", b"REQ", b"SUB", b"PUB", b"PUSH", b"X" * 200):
@@ -378,6 +428,7 @@ daemon_rig.run(tap, daemon, wire, [
     ("messages without an end", unfinished),
     ("frames and bytes that are none", too_large),
     ("a short PING", short_ping),
+    ("long times to live, and a flood of PINGs", pings),
     ("sockets of other kinds", other_sockets),
     ("many frames, long PINGs, a REQ", odd_messages),
     ("who does not read", does_not_read),
