@@ -134,7 +134,7 @@ void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
 	struct peer *p = &d->peers[peer];
 	const char *why = NULL;
 	int code = wire_read_resume(body, length, &d->wire, &m);
-	/* Whatever has become of the call that had it: its messages and the new one's would be told apart by nothing. */
+	/* Whatever has become of the call that had it: nothing would tell apart its messages and the new. */
 	if (code == 0 && (h->channel == 0 || h->channel <= p->channel_last)) {
 		code = -ERR_BAD_FRAMES;
 		why = CHANNEL_AGAIN;

@@ -82,8 +82,13 @@ class Curve(Wire):
                 raise Refused(self.welcome["err"])
 
 
+def let_in(*arguments):
+    """Who is to come in does, however long a busy machine takes."""
+    return comes_in(*arguments, seconds=20)
+
+
 def comes_in(*arguments, seconds=0.7):
-    """Whether the handshake succeeds and HELLO is answered."""
+    """Whether the handshake succeeds and HELLO is answered, soon."""
     wire = Curve(*arguments, hello=False)
     try:
         if not wire.socket.poll(int(seconds * 1000 * min(ar1.SLOW, 3)), zmq.POLLOUT):
@@ -95,11 +100,11 @@ def comes_in(*arguments, seconds=0.7):
 
 
 def only_keys_come_in(wire):
-    assert comes_in(TCP, "ann") and comes_in(OTHER, "bob")
+    assert let_in(TCP, "ann") and let_in(OTHER, "bob")
     for endpoint, who in ((TCP, None), (TCP, "nobody"), (TCP, "bob"), (OTHER, "ann"), (TCP, "old"), (OTHER, None)):
         assert not comes_in(endpoint, who), (endpoint, who)
     assert not comes_in(TCP, "ann", "nobody"), "a server of another key was believed"
-    assert comes_in(IPC) and comes_in(wire_endpoint)
+    assert let_in(IPC) and let_in(wire_endpoint)
     assert Curve(TCP, "ann").welcome["principal"] == "red/ann"
     assert Curve(IPC).welcome["principal"] == "users/me"
 
@@ -531,7 +536,7 @@ def revocation(wire):
             break
     assert body["err"]["n"] == "key_revoked", body
     balanced(wire)
-    assert not comes_in(TCP, "ann") and comes_in(OTHER, "nobody")
+    assert not comes_in(TCP, "ann") and let_in(OTHER, "nobody")
     assert gate.ok("health")["r"]["state"] == "serving"
     # A file that is wrong, or open to others, changes nothing.
     for lines, mode in ((["allow red key=short name=x"], 0o600), (LINES, 0o666), (["tenant x"], 0o600)):
@@ -545,7 +550,7 @@ def revocation(wire):
         assert gate.ok("health")["r"]["state"] == "serving" and not comes_in(TCP, "ann")
     write(LINES)
     again(wire)
-    assert comes_in(TCP, "ann") and not comes_in(OTHER, "nobody")
+    assert let_in(TCP, "ann") and not comes_in(OTHER, "nobody")
     Curve(TCP, "ann").ok("session.close", sess=session)
 
 

@@ -2,13 +2,13 @@
  * What the loop does in a second, without a model: small calls, DATA out, their latency at half of that
  * load, what a token waits between the engine and its reader, and what those cost who only wait.
  *
- *	bench_wire MODEL [calls|data|half|latency|idle N|waiting N|soak N]
+ *	bench_wire MODEL [calls|data|half|latency|idle N|curve N|waiting N|soak N]
  *
  * Method: the daemon with a scripted engine runs in a thread; clients speak AR/1 over its ipc socket from
- * others (idle: from another process). Besides the wall's time the loop's own processor time is taken,
- * since on few cores clients and library take theirs from the same. `latency` has slices of the same load
- * over a bare pair of the library's sockets between those of the daemon (bare.h): what the daemon adds is the
- * difference, whatever else the machine does.
+ * others (idle, curve: from other processes; curve is idle over TCP with keys). Besides the wall's time the
+ * loop's own processor time is taken, since on few cores clients and library take theirs from the same.
+ * `latency` has slices of the same load over a bare pair of the library's sockets between those of the daemon
+ * (bare.h): what the daemon adds is the difference, whatever else the machine does.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -23,6 +23,7 @@
 
 #include "runtime/daemon.h"
 #include "tests/bench/bare.h"
+#include "tests/bench/keyed.h"
 #include "tests/bench/samples.h"
 #include "tests/draw.h"
 #include "tests/memory.h"
@@ -32,6 +33,7 @@ enum { STREAMS = 32, DEPTH = 48, POSITIONS = 8192 };
 
 static struct {
 	char home[64], endpoint[96];
+	char keys[3][KEY_CHARS + 1]; /* over TCP: the clients' public and secret, and the daemon's; else empty */
 	struct options options;
 	pthread_t thread;
 	clockid_t clock;
@@ -121,7 +123,13 @@ static void *client_open(void *context, const char *endpoint)
 	const struct wire_hello m = {.client = {"bench", 5}};
 	const struct wire_header h = {.type = WIRE_HELLO};
 	if (!s || zmq_setsockopt(s, ZMQ_LINGER, &zero, sizeof zero) ||
-	    zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero) || zmq_connect(s, endpoint))
+	    zmq_setsockopt(s, ZMQ_RCVHWM, &zero, sizeof zero))
+		fail("a socket");
+	if (at.keys[0][0] && (zmq_setsockopt(s, ZMQ_CURVE_PUBLICKEY, at.keys[0], KEY_CHARS + 1) ||
+	    zmq_setsockopt(s, ZMQ_CURVE_SECRETKEY, at.keys[1], KEY_CHARS + 1) ||
+	    zmq_setsockopt(s, ZMQ_CURVE_SERVERKEY, at.keys[2], KEY_CHARS + 1)))
+		fail("keys");
+	if (zmq_connect(s, endpoint))
 		fail("a connection");
 	wire_writer_init(&w, body, sizeof body);
 	wire_write_hello(&w, &m);
@@ -456,7 +464,7 @@ static int soak(const char *model, uint64_t most)
 /* A socket of the library has two descriptors, so that one process has too few for 10,000. */
 enum { IDLE_PROCESSES = 4 };
 
-static void idle_clients(uint32_t count, int tell)
+static void idle_clients(const char *endpoint, uint32_t count, int tell)
 {
 	uint8_t body[512];
 	struct wire_header h;
@@ -465,7 +473,7 @@ static void idle_clients(uint32_t count, int tell)
 	void *context = zmq_ctx_new();
 	zmq_ctx_set(context, ZMQ_MAX_SOCKETS, (int)count + 16);
 	while (welcome < count &&
-	       take(client_open(context, at.endpoint), &h, body, sizeof body, &length, 10000) &&
+	       take(client_open(context, endpoint), &h, body, sizeof body, &length, 10000) &&
 	       h.type == WIRE_WELCOME)
 		welcome++;
 	if (write(tell, &welcome, sizeof welcome) != sizeof welcome)
@@ -474,12 +482,21 @@ static void idle_clients(uint32_t count, int tell)
 	_exit(0);
 }
 
-static void idle(const char *model, uint32_t count)
+static void idle(const char *model, uint32_t count, bool curve)
 {
-	char peers[16];
+	char peers[16], tenants[128], secret[128], endpoint[96], home[] = "/dev/shm/hf-keys-XXXXXX";
 	int in[2];
 	snprintf(peers, sizeof peers, "%u", count + 16);
-	daemon_start(model, (char *[]){"--kv-memory", "600000", "--peers", peers}, 4);
+	if (curve) {
+		if (!mkdtemp(home))
+			fail("a folder");
+		tenant_make(at.keys, home, tenants, secret, endpoint, count + 16);
+		daemon_start(model, (char *[]){"--kv-memory", "600000", "--peers", peers, "--tenants", tenants,
+			     "--curve-key", secret}, 8);
+	} else {
+		daemon_start(model, (char *[]){"--kv-memory", "600000", "--peers", peers}, 4);
+		snprintf(endpoint, sizeof endpoint, "%s", at.endpoint);
+	}
 	usleep(300000);
 	const double before = anonymous_mib();
 	if (pipe(in) != 0)
@@ -489,7 +506,7 @@ static void idle(const char *model, uint32_t count)
 	for (uint32_t i = 0; i < IDLE_PROCESSES; i++) {
 		child[i] = fork();
 		if (child[i] == 0)
-			idle_clients(count / IDLE_PROCESSES, in[1]);
+			idle_clients(endpoint, count / IDLE_PROCESSES, in[1]);
 	}
 	for (uint32_t i = 0; i < IDLE_PROCESSES; i++) {
 		uint32_t part;
@@ -500,14 +517,19 @@ static void idle(const char *model, uint32_t count)
 	sleep(1);
 	const double grown = anonymous_mib() - before, cpu = process_cpu(), start = now();
 	sleep(5);
-	printf("%u connections that wait: %.1f KiB each with the library's buffers, %zu bytes each of ours; "
-	       "the process takes %.2f %% of a core\n", welcome, grown * 1024 / welcome, sizeof(struct peer),
-	       (process_cpu() - cpu) / (now() - start) * 100);
+	printf("%u connections %s that wait: %.1f KiB each with the library's buffers, %zu bytes each of ours; "
+	       "the process takes %.2f %% of a core\n", welcome, curve ? "over TCP with keys" : "by ipc",
+	       grown * 1024 / welcome, sizeof(struct peer), (process_cpu() - cpu) / (now() - start) * 100);
 	for (uint32_t i = 0; i < IDLE_PROCESSES; i++) {
 		kill(child[i], SIGKILL);
 		waitpid(child[i], NULL, 0);
 	}
 	daemon_stop();
+	if (curve) {
+		unlink(tenants);
+		unlink(secret);
+		rmdir(home);
+	}
 }
 
 static void waiting(const char *model, uint32_t count)
@@ -582,7 +604,9 @@ static int apart(const char *model, const char *what, uint64_t count)
 		else if (strcmp(what, "latency") == 0)
 			latency(model);
 		else if (strcmp(what, "idle") == 0)
-			idle(model, (uint32_t)count);
+			idle(model, (uint32_t)count, false);
+		else if (strcmp(what, "curve") == 0)
+			idle(model, (uint32_t)count, true);
 		else
 			waiting(model, (uint32_t)count);
 		fflush(stdout);
@@ -594,10 +618,10 @@ static int apart(const char *model, const char *what, uint64_t count)
 
 int main(int argc, char **argv)
 {
-	static const char *const all[] = {"calls", "data", "half", "latency", "idle", "waiting"};
+	static const char *const all[] = {"calls", "data", "half", "latency", "idle", "curve", "waiting"};
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N|soak N]\n", all[0], all[1],
-			all[2], all[3], all[4], all[5]);
+		fprintf(stderr, "usage: bench_wire MODEL [%s|%s|%s|%s|%s N|%s N|%s N|soak N]\n", all[0], all[1],
+			all[2], all[3], all[4], all[5], all[6]);
 		return 2;
 	}
 	samples = malloc(SAMPLES_MAX * sizeof *samples);
