@@ -4,7 +4,7 @@
  */
 #include "runtime/form_schema_inside.h"
 
-#include <stdlib.h>
+#include <math.h>
 #include <string.h>
 
 enum { EXCLUSIVE_DEPTH_MAX = 4 };
@@ -48,12 +48,8 @@ static bool next_constant(struct json_walk *walk, bool one, bool *done, struct j
 
 static double real_of(struct json number)
 {
-	char text[64];
-	if (number.length >= sizeof text)
-		return strtod("nan", NULL);
-	memcpy(text, number.at, number.length);
-	text[number.length] = 0;
-	return strtod(text, NULL);
+	double value;
+	return json_real(number, &value) ? value : (double)NAN;
 }
 
 /* Whether two values may be the same; what is not sure is. */

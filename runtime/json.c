@@ -470,3 +470,14 @@ bool json_integer(struct json number, int64_t least, int64_t most, int64_t *out)
 	*out = value;
 	return value >= least && value <= most;
 }
+
+bool json_real(struct json number, double *out)
+{
+	char text[JSON_REAL_BYTES + 1];
+	if (json_kind(number) != JSON_NUMBER || number.length > JSON_REAL_BYTES)
+		return false;
+	memcpy(text, number.at, number.length); /* strtod looks for an end */
+	text[number.length] = 0;
+	*out = strtod(text, NULL);
+	return true;
+}

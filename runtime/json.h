@@ -62,6 +62,10 @@ bool json_same(struct json a, struct json b);
 size_t json_string(struct json string, char *to);
 /* False if the number is no integer in the range. */
 bool json_integer(struct json number, int64_t least, int64_t most, int64_t *out);
+/* The double that is nearest; infinite beyond their range. False if it is no number, or one of more than
+   JSON_REAL_BYTES, which is more digits than any double has. */
+enum { JSON_REAL_BYTES = 400 };
+bool json_real(struct json number, double *out);
 
 /* A growing buffer. */
 struct json_out {

@@ -105,20 +105,15 @@ static int write_float(double value, struct json_out *out)
 
 static int write_number(struct json number, struct json_out *out)
 {
-	enum { DIGITS_MAX = 400 };
-	char text[DIGITS_MAX + 1];
+	double value = 0;
 	bool integer = true;
 	for (size_t i = 0; i < number.length; i++)
 		integer &= !strchr(".eE", number.at[i]);
 	if (integer && number.length == 2 && !memcmp(number.at, "-0", 2))
 		return json_write_raw("0", 1, out);
-	size_t length = number.length < DIGITS_MAX ? number.length : DIGITS_MAX;
-	memcpy(text, number.at, length);
-	text[length] = 0;
-	double value = integer ? 0 : strtod(text, NULL);
 	/* A float of more digits than any double has keeps its own form, and so does one too large
 	   for a double: Python would write Infinity, which is not JSON. */
-	if (integer || number.length > DIGITS_MAX || isinf(value))
+	if (integer || !json_real(number, &value) || isinf(value))
 		return json_write_raw(number.at, number.length, out);
 	return write_float(value, out);
 }

@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <time.h>
 
 #include "runtime/keep.h"

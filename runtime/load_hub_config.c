@@ -30,26 +30,19 @@ static int count_field(const struct config *c, const char *field, bool required,
 	char name[64];
 	if (!has(c, field, &value))
 		return required ? hub_refuse(c->hub, -ERR_BAD_FILE,
-				"config.json: %s%s is missing", c->where, field) : 0;
+					     "config.json: %s%s is missing", c->where, field) : 0;
 	if (!json_integer(value, 1, INT32_MAX, &number))
 		return hub_refuse(c->hub, -ERR_BAD_FILE,
-				"config.json: %s%s: %s is no number from 1 to %d", c->where, field,
+				  "config.json: %s%s: %s is no number from 1 to %d", c->where, field,
 				  gguf_show(value.at, value.length), INT32_MAX);
 	snprintf(name, sizeof name, "%s.%s", c->hub->family->name, key);
 	hub_key_u32(&c->hub->out, name, (uint32_t)number);
 	return 0;
 }
 
-/* A JSON number that was checked; its text ends where the number does. */
 static bool real_of(struct json value, double *out)
 {
-	char text[64];
-	if (json_kind(value) != JSON_NUMBER || value.length >= sizeof text)
-		return false;
-	memcpy(text, value.at, value.length);
-	text[value.length] = 0;
-	*out = strtod(text, NULL);
-	return isfinite(*out);
+	return json_real(value, out) && isfinite(*out);
 }
 
 static int real_value(const struct config *c, struct json value, const char *field, const char *key)
@@ -138,8 +131,9 @@ static int absent_check(const struct config *c)
 	return 0;
 }
 
-/* Which layers have a window follows from the period; a list of them must say the same. */
-static int layers_check(const struct config *c, int64_t period)
+/* Which layers have a window follows from another field: all but one in `period`. A list of them must say
+   the same. */
+static int layers_check(const struct config *c, int64_t period, const char *field)
 {
 	struct json value, item, count;
 	int64_t layers = 0;
@@ -151,27 +145,30 @@ static int layers_check(const struct config *c, int64_t period)
 		const char *want = local ? "sliding_attention" : "full_attention";
 		if (!json_equals(item, want, strlen(want)))
 			return hub_refuse(c->hub, -ERR_UNSUPPORTED,
-					  "config.json: layer_types: layer %lld is not %s, one in %lld is full",
-					  (long long)layers, want, (long long)period);
+					  "config.json: layer_types: layer %lld is not %s, as %s has it",
+					  (long long)layers, want, field);
 	}
 	if (has(c, "num_hidden_layers", &count) && !json_integer(count, layers, layers, &layers))
 		return hub_refuse(c->hub, -ERR_BAD_FILE,
-				"config.json: layer_types is no list of num_hidden_layers, %s, names",
+				  "config.json: layer_types is no list of num_hidden_layers, %s, names",
 				  gguf_show(count.at, count.length));
 	return 0;
 }
 
+/* Gemma's window is in all layers but one in a period; the others' is in all layers or in none. */
 static int window_read(const struct config *c)
 {
+	enum { ALL_FULL = 1 };
 	struct json value;
 	bool used = strncmp(c->hub->family->name, "qwen", 4) != 0;
 	if (!used)
 		TRY(flag_field(c, "use_sliding_window", &used));
 	if (!used)
-		return 0;
+		return layers_check(c, ALL_FULL, "use_sliding_window");
 	TRY(count_field(c, "sliding_window", c->hub->gemma, "attention.sliding_window"));
 	if (!c->hub->gemma)
-		return 0;
+		return has(c, "sliding_window", &value) ? layers_check(c, INT64_MAX, "sliding_window")
+							: layers_check(c, ALL_FULL, "no sliding_window");
 	int64_t period = 6;
 	if (has(c, "sliding_window_pattern", &value) || has(c, "_sliding_window_pattern", &value)) {
 		if (!json_integer(value, 1, MODEL_LAYERS_MAX, &period))
@@ -180,7 +177,7 @@ static int window_read(const struct config *c)
 					  gguf_show(value.at, value.length), MODEL_LAYERS_MAX);
 		hub_key_u32(&c->hub->out, "gemma3.attention.sliding_window_pattern", (uint32_t)period);
 	}
-	return layers_check(c, period);
+	return layers_check(c, period, "sliding_window_pattern");
 }
 
 /* Llama 3.1's factors: what they do is in transformers' modeling_rope_utils.py. */
@@ -217,16 +214,44 @@ static int factors_make(const struct config *c, const struct config *rope, doubl
 	return hub_tensor(c->hub, "rope_freqs.weight", &t);
 }
 
+/* rope_parameters is one RoPE, or has one for each kind of layer, and then for both. */
+static int rope_apart(const struct config *c, struct config *rope, struct config *local)
+{
+	struct json key, value, full = {0}, sliding = {0};
+	bool apart = false;
+	struct json_walk walk = json_walk(rope->json);
+	while (json_next(&walk, &key, &value)) {
+		const bool object = json_kind(value) == JSON_OBJECT;
+		if (json_equals(key, "full_attention", 14))
+			full = object ? value : (struct json){0};
+		else if (json_equals(key, "sliding_attention", 17))
+			sliding = object ? value : (struct json){0};
+		else if (!object)
+			continue; /* what the one RoPE says of itself */
+		apart = true;
+	}
+	if (!apart)
+		return 0;
+	if (!full.at || !sliding.at)
+		return hub_refuse(c->hub, -ERR_BAD_FILE,
+				  "config.json: rope_parameters: full_attention and sliding_attention are not two objects");
+	rope->json = full;
+	rope->where = "rope_parameters: full_attention: ";
+	local->json = sliding;
+	local->where = "rope_parameters: sliding_attention: ";
+	return 0;
+}
+
 /* What RoPE does in the layers that see all: rope_scaling with the base beside it, or rope_parameters with
-   the base in it, which newer files have, and may have once for each kind of layer. In *local what window
-   layers do, if it is said apart; at NULL otherwise. */
+   the base in it, which newer files have. In *local what window layers do, if it is said apart; at NULL
+   otherwise. */
 static int rope_find(const struct config *c, struct config *rope, struct config *local)
 {
 	struct json value;
 	const bool newer = has(c, "rope_parameters", &rope->json), older = has(c, "rope_scaling", &value);
 	if (newer && older)
 		return hub_refuse(c->hub, -ERR_BAD_FILE,
-				"config.json: rope_parameters and rope_scaling: one of the two is taken");
+				  "config.json: rope_parameters and rope_scaling: one of the two is taken");
 	rope->where = newer ? "rope_parameters: " : "rope_scaling: ";
 	if (older)
 		rope->json = value;
@@ -235,31 +260,51 @@ static int rope_find(const struct config *c, struct config *rope, struct config 
 	if (json_kind(rope->json) != JSON_OBJECT)
 		return hub_refuse(c->hub, -ERR_BAD_FILE, "config.json: %s%s is no object", rope->where,
 				  gguf_show(rope->json.at, rope->json.length));
-	if (!newer || !json_find(rope->json, "full_attention", &value))
-		return 0;
-	if (json_kind(value) != JSON_OBJECT || !json_find(rope->json, "sliding_attention", &local->json) ||
-	    json_kind(local->json) != JSON_OBJECT)
-		return hub_refuse(c->hub, -ERR_BAD_FILE,
-				  "config.json: rope_parameters: full_attention and sliding_attention are not two objects");
-	rope->json = value;
-	rope->where = "rope_parameters: full_attention: ";
-	local->where = "rope_parameters: sliding_attention: ";
-	return 0;
+	return newer ? rope_apart(c, rope, local) : 0;
 }
 
-/* The kind of scaling; and what would turn a part of a head only is refused. */
+/* The kind of scaling. */
 static int rope_kind(const struct config *rope, char *kind, size_t room)
 {
 	struct json value;
-	double part;
 	snprintf(kind, room, "default");
 	if ((has(rope, "rope_type", &value) || has(rope, "type", &value)) && !hub_string(value, kind, room))
 		return hub_refuse(rope->hub, -ERR_BAD_FILE, "config.json: %srope_type: %s is no name", rope->where,
 				  gguf_show(value.at, value.length));
-	if (has(rope, "partial_rotary_factor", &value) && !(real_of(value, &part) && part >= 1 && part <= 1))
-		return hub_refuse(rope->hub, -ERR_UNSUPPORTED,
-				"config.json: %spartial_rotary_factor: %s is not supported, only 1",
-				  rope->where, gguf_show(value.at, value.length));
+	return 0;
+}
+
+/* What would turn a part of a head only is refused. */
+static int rope_whole(const struct config *where)
+{
+	struct json value;
+	double part;
+	if (has(where, "partial_rotary_factor", &value) && !(real_of(value, &part) && part >= 1 && part <= 1))
+		return hub_refuse(where->hub, -ERR_UNSUPPORTED,
+				  "config.json: %spartial_rotary_factor: %s is not supported, only 1", where->where,
+				  gguf_show(value.at, value.length));
+	return 0;
+}
+
+/* RoPE in window layers; `base` is that of the others. */
+static int rope_local(const struct config *c, const struct config *local, double base)
+{
+	struct json value;
+	char kind[32];
+	double own;
+	if (!local->json.at)
+		return c->hub->gemma ? real_field(c, "rope_local_base_freq", false, "rope.freq_base_swa") : 0;
+	TRY(rope_whole(local));
+	TRY(rope_kind(local, kind, sizeof kind));
+	if (strcmp(kind, "default"))
+		return hub_refuse(c->hub, -ERR_UNSUPPORTED, "config.json: %s\"%s\" is not supported, only default",
+				  local->where, gguf_show(kind, strlen(kind)));
+	if (c->hub->gemma)
+		return real_field(local, "rope_theta", true, "rope.freq_base_swa");
+	if (has(local, "rope_theta", &value) && !(real_of(value, &own) && own >= base && own <= base))
+		return hub_refuse(c->hub, -ERR_UNSUPPORTED,
+				  "config.json: %srope_theta: %s is not supported, only that of the other layers",
+				  local->where, gguf_show(value.at, value.length));
 	return 0;
 }
 
@@ -270,28 +315,13 @@ static int rope_read(const struct config *c, uint32_t head)
 	char kind[32], key[64];
 	double base = 10000;
 	TRY(rope_find(c, &rope, &local));
-	TRY(rope_kind(c, kind, sizeof kind));
+	TRY(rope_whole(c));
+	TRY(rope_whole(&rope));
 	const struct config *of_base = has(&rope, "rope_theta", &value) ? &rope : c;
 	TRY(real_field(of_base, "rope_theta", c->hub->gemma, "rope.freq_base"));
 	if (has(of_base, "rope_theta", &value))
 		real_of(value, &base);
-	if (local.json.at) {
-		TRY(rope_kind(&local, kind, sizeof kind));
-		if (strcmp(kind, "default"))
-			return hub_refuse(c->hub, -ERR_UNSUPPORTED,
-					"config.json: %s\"%s\" is not supported, only default",
-					  local.where, gguf_show(kind, strlen(kind)));
-		double own;
-		if (c->hub->gemma)
-			TRY(real_field(&local, "rope_theta", true, "rope.freq_base_swa"));
-		else if (has(&local, "rope_theta", &value) &&
-			 !(real_of(value, &own) && own >= base && own <= base))
-			return hub_refuse(c->hub, -ERR_UNSUPPORTED,
-					  "config.json: %srope_theta: %s is not supported, only that of the other layers",
-					  local.where, gguf_show(value.at, value.length));
-	} else if (c->hub->gemma) {
-		TRY(real_field(c, "rope_local_base_freq", false, "rope.freq_base_swa"));
-	}
+	TRY(rope_local(c, &local, base));
 	TRY(rope_kind(&rope, kind, sizeof kind));
 	if (!strcmp(kind, "default"))
 		return 0;
@@ -299,7 +329,7 @@ static int rope_read(const struct config *c, uint32_t head)
 		return factors_make(c, &rope, base, head);
 	if (strcmp(kind, "linear"))
 		return hub_refuse(c->hub, -ERR_UNSUPPORTED,
-				"config.json: %s\"%s\" is not supported; default, linear and llama3 are",
+				  "config.json: %s\"%s\" is not supported; default, linear and llama3 are",
 				  rope.where, gguf_show(kind, strlen(kind)));
 	snprintf(key, sizeof key, "%s.rope.scaling.type", c->hub->family->name);
 	hub_key_text(&c->hub->out, key, "linear", 6);
@@ -367,7 +397,7 @@ int hub_config(struct hub *hub, struct json json)
 	if (has(c, "query_pre_attn_scalar", &value)) {
 		if (!real_of(value, &scalar) || !(scalar > 0))
 			return hub_refuse(hub, -ERR_BAD_FILE,
-					"config.json: query_pre_attn_scalar: %s is no number above 0",
+					  "config.json: query_pre_attn_scalar: %s is no number above 0",
 					  gguf_show(value.at, value.length));
 		hub->attention_scale = (float)(1 / sqrt(scalar));
 	}

@@ -96,7 +96,7 @@ static int token_put(struct tables *t, struct json text, struct json id_value, u
 	struct token *token = &t->token[id];
 	if (token->text && kind == TOKEN_NORMAL)
 		return hub_refuse(t->hub, -ERR_BAD_FILE,
-				"tokenizer.json: id %lld is there twice, of %s and of %s", (long long)id,
+				  "tokenizer.json: id %lld is there twice, of %s and of %s", (long long)id,
 				  gguf_show(token->text, token->length), gguf_show(text.at, text.length));
 	token->text = keep(t, text, &token->length);
 	token->kind = kind;
@@ -104,6 +104,19 @@ static int token_put(struct tables *t, struct json text, struct json id_value, u
 		token->length = spaces_back(token->text, token->length);
 	if (t->count <= id)
 		t->count = (uint32_t)id + 1;
+	return 0;
+}
+
+/* An added token that takes the spaces beside it, or is found only as a word of its own: texts around it would
+   get other ids. */
+static int added_check(struct tables *t, struct json item, struct json content)
+{
+	static const char *const flags[] = {"lstrip", "rstrip", "single_word"};
+	for (size_t i = 0; i < sizeof flags / sizeof flags[0]; i++)
+		if (is_true(t, item, flags[i], false))
+			return hub_refuse(t->hub, -ERR_UNSUPPORTED,
+					  "tokenizer.json: added token %s has %s true, which is not supported",
+					  gguf_show(content.at, content.length), flags[i]);
 	return 0;
 }
 
@@ -123,6 +136,7 @@ static int vocabulary_take(struct tables *t, struct json model, struct json root
 				return hub_refuse(t->hub, -ERR_BAD_FILE,
 						  "tokenizer.json: added token %s has no content or no id",
 						  gguf_show(item.at, item.length));
+			TRY(added_check(t, item, content));
 			TRY(token_put(t, content, id,
 				      is_true(t, item, "special", false) ? TOKEN_CONTROL : TOKEN_USER));
 		}
@@ -295,28 +309,24 @@ static int step_check(const struct tables *t, struct json step)
 			  gguf_show(text.at, text.length));
 }
 
-/* A number that is 0, however it is written. */
-static bool is_zero(struct json value)
-{
-	if (json_kind(value) != JSON_NUMBER)
-		return false;
-	for (size_t i = 0; i < value.length && value.at[i] != 'e' && value.at[i] != 'E'; i++)
-		if (value.at[i] >= '1' && value.at[i] <= '9')
-			return false;
-	return true;
-}
-
 /* What else would give other ids and is not done here, but for NFC. */
-static int rest_check(const struct tables *t, struct json model, struct json root)
+static int rest_check(struct tables *t, struct json model, struct json root, const char *pre)
 {
 	static const char *const absent[] = {"continuing_subword_prefix", "end_of_word_suffix", "dropout"};
 	struct json value, item;
+	double number;
 	for (size_t i = 0; i < sizeof absent / sizeof absent[0]; i++)
 		if (json_find(model, absent[i], &value) && json_kind(value) != JSON_NULL &&
-		    !json_equals(value, "", 0) && !is_zero(value))
+		    !json_equals(value, "", 0) && !(json_real(value, &number) && number >= 0 && number <= 0))
 			return hub_refuse(t->hub, -ERR_UNSUPPORTED,
-					"tokenizer.json: its model has %s %s, which is not supported",
+					  "tokenizer.json: its model has %s %s, which is not supported",
 					  absent[i], gguf_show(value.at, value.length));
+	/* These two's are looked up whole before they are merged. */
+	const bool whole = !strcmp(pre, "llama-bpe") || !strcmp(pre, "tekken");
+	if (is_true(t, model, "ignore_merges", whole) && !whole)
+		return hub_refuse(t->hub, -ERR_UNSUPPORTED,
+				  "tokenizer.json: its model has ignore_merges true, which is supported with the "
+				  "pre_tokenizers of llama-bpe and tekken only");
 	if (!json_find(root, "normalizer", &value) || json_kind(value) == JSON_NULL)
 		return 0;
 	if (!is(value, "type", "Sequence") || !json_find(value, "normalizers", &value))
@@ -446,14 +456,14 @@ static int tables_fill(struct tables *t, struct json root)
 	struct hub *hub = t->hub;
 	if (!json_find(root, "model", &model) || !is(model, "type", "BPE"))
 		return hub_refuse(hub, -ERR_UNSUPPORTED,
-				"tokenizer.json: its model's type is no BPE, only that is supported");
+				  "tokenizer.json: its model's type is no BPE, only that is supported");
 	t->scores = is_true(t, model, "byte_fallback", false);
 	const char *pre = t->scores ? "default" : pre_find(t, root);
 	if (!pre)
 		return hub_refuse(hub, -ERR_UNSUPPORTED,
-				"tokenizer.json: its pre_tokenizer is none that is known: those of smollm, "
+				  "tokenizer.json: its pre_tokenizer is none that is known: those of smollm, "
 				  "gpt-2, qwen2, llama-bpe and tekken are");
-	TRY(rest_check(t, model, root));
+	TRY(rest_check(t, model, root, pre));
 	for (uint32_t i = 0; i < HUB_TOKENS_MAX; i++)
 		t->token[i].score = -1e9f;
 	const char *kind = t->scores ? "llama" : "gpt2";
@@ -479,7 +489,7 @@ int hub_tokenizer(struct hub *hub)
 	}
 	if (code == 0 && t.wrong)
 		code = hub_refuse(hub, -ERR_BAD_FILE,
-				"tokenizer.json or tokenizer_config.json: %s is %s", t.wrong, t.wrong_as);
+				  "tokenizer.json or tokenizer_config.json: %s is %s", t.wrong, t.wrong_as);
 	map_close(&t.ids);
 	free(t.token);
 	free(t.arena);

@@ -134,7 +134,7 @@ static int take_place(struct hub *hub, const char *name, struct json entry, uint
 	const uint64_t values = (uint64_t)t->rows * t->columns;
 	if (__builtin_mul_overflow(values, size, &t->bytes))
 		return hub_refuse(hub, -ERR_BAD_FILE,
-				"%s: %u x %u values of %u bytes overflow 64 bits", name, t->rows,
+				  "%s: %u x %u values of %u bytes overflow 64 bits", name, t->rows,
 				  t->columns, size);
 	if (part->begin > part->end)
 		return hub_refuse(hub, -ERR_BAD_FILE, "%s: data_offsets run backwards, from %llu to %llu", name,
@@ -170,12 +170,12 @@ static int parts_check(struct hub *hub, uint32_t file, struct part *parts, uint3
 		const char *name = gguf_show(parts[i].key.at, parts[i].key.length);
 		if (parts[i].begin < end)
 			return hub_refuse(hub, -ERR_BAD_FILE,
-					"%s: %s overlaps %s: it begins at byte %llu of the data, the other ends "
+					  "%s: %s overlaps %s: it begins at byte %llu of the data, the other ends "
 					  "at %llu", file_name, name, gguf_show(parts[i - 1].key.at, parts[i - 1].key.length),
 					  (unsigned long long)parts[i].begin, (unsigned long long)end);
 		if (parts[i].begin > end)
 			return hub_refuse(hub, -ERR_BAD_FILE,
-					"%s: a hole before %s: it begins at byte %llu of the data, what is "
+					  "%s: a hole before %s: it begins at byte %llu of the data, what is "
 					  "before ends at %llu", file_name, name, (unsigned long long)parts[i].begin,
 					  (unsigned long long)end);
 		end = parts[i].end;

@@ -20,7 +20,7 @@ static int template_named(struct daemon *d)
 	const char *missing = template_missing(d->template, d->model);
 	if (missing)
 		log_say(LOG_NOTICE,
-				"this model has no control token %s, which the template %s writes: it will be read as "
+			"this model has no control token %s, which the template %s writes: it will be read as "
 			"plain text (--template)", missing, template_name(d->template));
 	return 0;
 }
@@ -37,11 +37,11 @@ static int template_open(struct daemon *d)
 	}
 	if (d->template)
 		snprintf(d->template_why, sizeof d->template_why,
-				"this daemon's template is %s: name that one, none (raw tokens), "
+			 "this daemon's template is %s: name that one, none (raw tokens), "
 			 "or leave it away", template_name(d->template));
 	else
 		snprintf(d->template_why, sizeof d->template_why,
-				"this daemon has no template: name none (raw tokens), or leave it "
+			 "this daemon has no template: name none (raw tokens), or leave it "
 			 "away; --template names one at its start");
 	return 0;
 }

@@ -44,7 +44,7 @@ def check_kinds(hub):
     weights = safetensors(hub.tensors)
     size = int.from_bytes(weights[:8], "little")
     header, data = json.loads(weights[8:8 + size]), weights[8 + size:]
-    config = dict(hub.config, tie_word_embeddings=False, use_sliding_window=False, mlp_bias=False, layer_types=["full_attention"],
+    config = dict(hub.config, tie_word_embeddings=False, use_sliding_window=False, mlp_bias=False, layer_types=["full_attention"] * 3,
                   rope_parameters={"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
                                    "high_freq_factor": 4.0, "original_max_position_embeddings": 256})
     del config["rope_scaling"]
@@ -69,6 +69,27 @@ def check_kinds(hub):
                     wrong.append((path, other, done.returncode, done.stderr[-300:]))
         report(not wrong and (SANITIZED or tried > taken > 0), f"{name}: each value as other kinds is refused in a line, or is as good",
                f"{tried} tried, {taken} taken, {wrong[:3]}")
+
+
+def check_windows(hub, tokens, want):
+    """The window of one whose layers are all alike: in each, or in none."""
+    full, local = ["full_attention"] * 3, ["sliding_attention"] * 3
+    seen = {}
+    for what, fields in (("none", {}), ("none, by name", {"layer_types": full}), ("all", {"sliding_window": 20}),
+                         ("all, by name", {"sliding_window": 20, "layer_types": local})):
+        hub.put("config.json", dict(hub.config, **fields))
+        seen[what] = logits(hub.path, tokens)
+    report(seen["none"] == seen["none, by name"] == want, "llama: layers without a window, by their names")
+    report(seen["all"] == seen["all, by name"] != want, "llama: a window in all layers, by their names")
+    for what, fields, *words in (
+            ("a window in some", {"sliding_window": 20, "layer_types": [local[0], full[0], local[0]]}, "layer 2 is not sliding_attention", "sliding_window"),
+            ("a window that no layer has", {"sliding_window": 20, "layer_types": full}, "layer 1 is not sliding_attention"),
+            ("layers with a window of no size", {"sliding_window": None, "layer_types": local}, "layer 1 is not full_attention", "no sliding_window"),
+            ("kinds of too few layers", {"layer_types": full[:2]}, "no list of num_hidden_layers, 3"),
+            ("a window that is not used, and has layers", {"model_type": "qwen2", "sliding_window": 20, "layer_types": local},
+             "layer 1 is not full_attention", "use_sliding_window")):
+        hub.put("config.json", dict(hub.config, **fields))
+        refused(hub, f"llama: {what}", *words)
 
 
 def check_rope(hub, family):
@@ -99,6 +120,12 @@ def check_rope(hub, family):
             ("another kind", {"rope_parameters": {"rope_type": "yarn"}}, "rope_parameters: ", "yarn"),
             ("a part of a head", {"rope_parameters": dict(theta, partial_rotary_factor=0.5)}, "partial_rotary_factor: 0.5"),
             ("one kind of layer", {"rope_parameters": {"full_attention": theta}}, "not two objects"),
+            ("the window's layers only", {"rope_parameters": {"sliding_attention": theta}}, "not two objects"),
+            ("a kind of layer that is not known", {"rope_parameters": {"chunked_attention": theta}}, "not two objects"),
+            ("a kind of layer that is a number", {"rope_parameters": {"full_attention": theta, "sliding_attention": 3}}, "not two objects"),
+            ("a part of a head in the window", {"rope_parameters": {"full_attention": theta, "sliding_attention": dict(theta, partial_rotary_factor=0.5)}},
+             "sliding_attention", "partial_rotary_factor: 0.5"),
+            ("a part of a head, said beside it", {"partial_rotary_factor": 0.5}, "config.json: partial_rotary_factor: 0.5"),
             ("a scale in the window", {"rope_parameters": {"full_attention": theta, "sliding_attention": linear}}, "sliding_attention", "\"linear\""),
             ("a kind that is no name", {"rope_scaling": {"rope_type": 3}}, "rope_type: 3 is no name"),
             ("no factor", {"rope_parameters": dict(theta, rope_type="linear")}, "rope_parameters: factor is missing"),
@@ -113,6 +140,8 @@ def check_rope(hub, family):
                 report(logits(hub.path, tokens) == want, f"{family}: one base for both kinds of layers")
             else:
                 refused(hub, f"{family}: another base in the window", "sliding_attention", "rope_theta")
+    if family == "llama":
+        check_windows(hub, tokens, want)
     if family == "gemma3":
         hub.put("config.json", config)
         refused(hub, "gemma3: no base at all", "rope_theta is missing")
@@ -147,6 +176,10 @@ def check_tokenizer(hub):
             ("a suffix of words", change(model={"end_of_word_suffix": "</w>"}), "end_of_word_suffix", "</w>"),
             ("a prefix of words", change(model={"continuing_subword_prefix": "##"}), "continuing_subword_prefix"),
             ("dropout", change(model={"dropout": 0.1}), "dropout 0.1"),
+            ("whole words before merges", change(model={"ignore_merges": True}), "ignore_merges true", "llama-bpe and tekken"),
+            ("the same as a text", change(model={"ignore_merges": "no"}), "ignore_merges is neither true nor false"),
+            *((f"an added token with {flag}", change(added_tokens=[{"id": 3, "content": "<x>", flag: True}]), f"\"<x>\" has {flag} true")
+              for flag in ("lstrip", "rstrip", "single_word")),
             ("a type that is a number", change(model={"type": 3}), "no BPE"),
             ("byte fallback that is a text", change(model={"byte_fallback": "yes"}), "byte_fallback is neither true nor false"),
             ("a merge of 400 parts", change(model={"merges": [["a"] * 400]}), "merge 0", "not two parts"),
@@ -165,7 +198,9 @@ def check_tokenizer(hub):
         hub.put("tokenizer_config.json", {field: value})
         refused(hub, f"{field} {value}", "tokenizer_config.json", word)
     hub.put("tokenizer_config.json", {"bos_token": None, "pad_token": "<nowhere>", "chat_template": None, "add_bos_token": None})
-    same = change(normalizer={"type": "NFC"}, model={"end_of_word_suffix": "", "continuing_subword_prefix": None, "dropout": 0.0})
+    same = change(normalizer={"type": "NFC"}, model={"end_of_word_suffix": "", "continuing_subword_prefix": None, "dropout": -0.0e3,
+                                                     "ignore_merges": False},
+                  added_tokens=[dict(added, lstrip=False, rstrip=False, single_word=None) for added in hub.tokenizer["added_tokens"]])
     hub.put("tokenizer.json", same)
     done = subprocess.run([hub_test.PROGRAM, "inspect", hub.path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
     report(done.returncode == 0, "NFC, and nothing said of words, is taken", done.stderr.decode())

@@ -304,10 +304,10 @@ static void values(const struct work *w)
 }
 
 #ifdef FAST_AVX512
-/* Whether one row takes the way of fast_few.h: the values of a scale make whole registers there. */
+/* Whether the block is one row that takes the way of fast_few.h. */
 static int is_few(const struct work *w)
 {
-	return w->rows == 1 && w->job->heads <= FEW_HEADS && w->values % 32 == 0;
+	return w->rows == 1 && w->job->heads <= FEW_HEADS;
 }
 
 static void few_scores_all(const struct work *w)

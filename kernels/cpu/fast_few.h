@@ -61,7 +61,8 @@ INLINE struct v16 tile_scales(const struct attend_job *j, enum kv_kind kv, uint3
 		p[n] = tile_at(j, t + 16 * (n), 0); \
 		far[n] = tile_ahead_of(j, t + 16 * (n), 0); \
 	}
-#define FEW_ZERO(n) acc[n][0] = acc[n][1] = acc[n][2] = acc[n][3] = v16_set(0.0f);
+#define FEW_ZERO(n, i) acc[n][i] = v16_set(0.0f);
+#define FEW_ZEROS(n) EACH_FEW(FEW_ZERO, n)
 #define FEW_SCORE(n, i) \
 	if ((i) < queries) { \
 		acc[n][i] = v16_fma(v16_set(q[i][v]), x.x[0], acc[n][i]); \
@@ -101,7 +102,7 @@ INLINE void few_scores(const struct attend_job *j, const float *const q[4], uint
 	for (uint32_t g = 0; g < groups; g++) {
 		struct v16 acc[FEW_TILES][4];
 
-		EACH_TILE(FEW_ZERO)
+		EACH_TILE(FEW_ZEROS)
 		for (uint32_t end = v + values; v < end; v += 4, at += 64 * size) {
 			EACH_TILE(FEW_SCORES)
 		}

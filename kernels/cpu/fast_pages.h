@@ -69,14 +69,25 @@ INLINE __m512i lookup(__m512i x, const uint8_t *table)
 	return x;
 }
 
+/* 64 codes to bf16 by tables of the low and high bytes of 128 sizes; the sign is that of `sign`'s byte. The
+   first and the second pairs of 16 places. */
+INLINE void codes_bf16(__m512i size, __m512i sign, const uint8_t *low, const uint8_t *high, __m512i *first,
+		       __m512i *second)
+{
+	const __m512i l = lookup(size, low);
+	const __m512i h = _mm512_ternarylogic_epi32(lookup(size, high), sign, _mm512_set1_epi8((char)0x80), 0xf8);
+
+	*first = _mm512_unpacklo_epi8(l, h);
+	*second = _mm512_unpackhi_epi8(l, h);
+}
+
 INLINE struct quad quad_fp8(const uint8_t *p)
 {
-	const __m512i x = _mm512_loadu_si512(p), l = lookup(x, fp8_low);
-	const __m512i h = _mm512_ternarylogic_epi32(lookup(x, fp8_high), x,
-						    _mm512_set1_epi8((char)0x80), 0xf8);
+	const __m512i x = _mm512_loadu_si512(p);
+	struct n16 first, second;
 
-	return quad_bf16_pairs((struct n16){ _mm512_unpacklo_epi8(l, h) },
-			       (struct n16){ _mm512_unpackhi_epi8(l, h) });
+	codes_bf16(x, x, fp8_low, fp8_high, &first.a, &second.a);
+	return quad_bf16_pairs(first, second);
 }
 
 INLINE struct quad quad_bf16(const uint8_t *p)

@@ -107,8 +107,7 @@ static pair_score_function *const pair_score[] = { NULL, pair_scores_1, pair_sco
 #define PAIR_V(r) \
 	if ((r) < registers) \
 		x[r] = v16_keep(v16_load(from + 16 * (r)));
-#define PAIR_FOUR(X, i) X(i, 0) X(i, 1) X(i, 2) X(i, 3)
-#define PAIR_SUMS(X) PAIR_FOUR(X, 0) PAIR_FOUR(X, 1) PAIR_FOUR(X, 2) PAIR_FOUR(X, 3)
+#define PAIR_SUMS(X) EACH_FEW(X, 0) EACH_FEW(X, 1) EACH_FEW(X, 2) EACH_FEW(X, 3)
 #define PAIR_TOKEN(X) \
 	do { \
 		const float *from = v + (size_t)t * head; \
@@ -165,8 +164,6 @@ static pair_value_function *const pair_value[] = { NULL, pair_values_1, pair_val
 
 /* ---- one row, from the page ---- */
 
-#define FEW_PAIR_ZERO(n, i) acc[n][i] = v16_set(0.0f);
-#define FEW_PAIR_ZEROS(n) EACH_FEW(FEW_PAIR_ZERO, n)
 #define FEW_PAIR_START(n, i) even[n][i] = odd[n][i] = v16_set(0.0f);
 #define FEW_PAIR_STARTS(n) EACH_FEW(FEW_PAIR_START, n)
 #define FEW_PAIR(n, i) \
@@ -203,7 +200,7 @@ INLINE void few_pair_scores(const struct attend_job *j, const float *const q[4],
 	for (uint32_t g = 0; g < groups; g++) {
 		struct v16 acc[FEW_TILES][4], even[FEW_TILES][4], odd[FEW_TILES][4];
 
-		EACH_TILE(FEW_PAIR_ZEROS)
+		EACH_TILE(FEW_ZEROS)
 		for (const uint32_t end = v + values; v < end;) {
 			EACH_TILE(FEW_PAIR_STARTS)
 			for (const uint32_t stop = v + PAIR_BLOCK; v < stop; v += 4) {
@@ -215,16 +212,6 @@ INLINE void few_pair_scores(const struct attend_job *j, const float *const q[4],
 	}
 }
 
-#define FEW_SUM_START(i, r) \
-	if ((i) < queries && (r) < registers) \
-		even[i][r] = odd[i][r] = v16_set(0.0f);
-#define FEW_SUM_STARTS(i) EACH_FEW(FEW_SUM_START, i)
-#define FEW_SUM_END(i, r) \
-	if ((i) < queries && (r) < registers) { \
-		float *to = sum + (i) * head + 16 * (r); \
-		v16_store(to, v16_add(v16_load(to), v16_add(even[i][r], odd[i][r]))); \
-	}
-#define FEW_SUM_ENDS(i) EACH_FEW(FEW_SUM_END, i)
 #define FEW_PAIR_WEIGHT(i) \
 	if ((i) < queries) \
 		v16_store(w[i], v16_rounded(v16_mul(v16_load(scores + (i) * OPS_PARTITION + at), s)));
@@ -276,7 +263,7 @@ INLINE void few_pair_values(const struct attend_job *j, const float *scores, uin
 	for (uint32_t at = first & ~15u; at < end;) {
 		struct v16 even[4][4], odd[4][4];
 
-		EACH_TILE(FEW_SUM_STARTS)
+		PAIR_SUMS(PAIR_SUM_START)
 		for (const uint32_t stop = (at / PAIR_BLOCK + 1) * PAIR_BLOCK; at < stop && at < end; at += 16) {
 			const uint8_t *p = tile_at(j, at, j->v_offset) + (size_t)value * 2;
 			const uint8_t *next = at + 16 < end ?
@@ -291,7 +278,7 @@ INLINE void few_pair_values(const struct attend_job *j, const float *scores, uin
 			else
 				FEW_PAIR_TILE(0);
 		}
-		EACH_TILE(FEW_SUM_ENDS)
+		PAIR_SUMS(PAIR_SUM_END)
 	}
 }
 
