@@ -62,6 +62,21 @@ case "\$1 \$2 \$3" in
 	[ ! -f "$work/slow" ] || { echo partial >"\$2/part"; touch "$work/started"; sleep 20; }
 	[ ! -f "$work/slow-\$package" ] || { touch "$work/started"; sleep 20; }
 	cp "$work/wheels/\$package" "\$2/\$package-1.0-py3-none-any.whl" ;;
+"-m pip install")
+	while [ "\$1" != --target ]; do shift; done
+	target=\$2
+	shift 2
+	for wheel; do
+		echo "\$wheel" >>"$work/installed"
+		[ ! -f "$work/lacks-\${wheel%%==*}" ] || { echo "ERROR: No matching distribution found for \$wheel" >&2; exit 1; }
+		case \$wheel in
+			nvidia-cuda-nvcc=*) tool=nvcc ;;
+			nvidia-cuda-cuobjdump=*) tool=cuobjdump ;;
+			*) continue ;;
+		esac
+		mkdir -p "\$target/nvidia/cu13/bin"
+		[ -f "$work/empty-\$tool" ] || cp "$work/bin/python3" "\$target/nvidia/cu13/bin/\$tool"
+	done ;;
 "-m pip "*) ;;
 *) exec "$real" "\$@" ;;
 esac
@@ -193,6 +208,57 @@ PATH="$work/full:$PATH" boot check
 [ $? = 1 ] && grep -q '300 MB are free and about [0-9]* MB needed' "$work/err" &&
 	[ "$(cat "$work/out")" = '0 passed, 1 failed' ] && [ ! -e "$work/a checkout/build" ]
 ok $? 'a check that would fill the disk does not begin'
+
+# build --cuda where no nvcc is: a tree whose configure takes note of what it was given, and looks for nvcc there.
+tree="$work/cuda checkout"
+mkdir -p "$tree/build-aux"
+sed 's,have \(nvcc\|cuobjdump\) || ,,; s,/usr/local/cuda/,/nowhere/,g' "$script" >"$tree/bootstrap"
+touch "$tree/configure.ac" "$tree/Makefile.am" "$tree/Makefile.in" "$tree/config.h.in" "$tree/build-aux/tap-driver.sh"
+cat >"$tree/configure" <<END
+#!/bin/sh
+[ -x "\${2#--with-cuda=}/bin/nvcc" ] || exit 1
+echo "\$*" >"$work/configured" && echo all: >Makefile && : >config.status
+END
+chmod +x "$tree/configure"
+cache=$work/home/.cache/holdfast
+build() {
+	rm -f "$work/installed" "$work/configured"
+	env -u XDG_CACHE_HOME HOME="$work/home" bash "$tree/bootstrap" build "$@" >"$work/out" 2>"$work/err"
+}
+# Which wheels are in the index is for the one who changes these lines to see.
+cat >"$work/wheels.cuda" <<END
+nvidia-cuda-cuobjdump==13.2.51
+nvidia-cuda-nvdisasm==13.2.51
+nvidia-cuda-nvcc==13.0.88
+nvidia-cuda-crt==13.0.88
+nvidia-nvvm==13.0.88
+nvidia-cuda-runtime==13.0.96
+nvidia-cuda-cccl==13.0.85
+END
+build --frob
+[ $? = 2 ] && [ ! -e "$work/installed" ]
+ok $? 'an unknown option of build: exit 2'
+refused() { [ ! -e "$work/configured" ] && grep -q 'could not fetch the CUDA compiler; install CUDA 13, or build without' "$work/err"; }
+touch "$work/lacks-nvidia-nvvm"
+build --cuda
+[ $? = 1 ] && refused && grep -q 'nvidia-nvvm==13.0.88' "$work/err"
+ok $? 'build --cuda: an index that lacks a wheel is named, and what to do; nothing is configured'
+mv "$work/lacks-nvidia-nvvm" "$work/empty-nvcc"
+build --cuda
+[ $? = 1 ] && refused
+ok $? 'build --cuda: wheels without an nvcc in them are refused'
+rm "$work/empty-nvcc"
+rm -rf "$cache/cuda-tools"
+build --cuda && cmp -s "$work/installed" "$work/wheels.cuda" &&
+	[ "$(cat "$work/configured")" = "-q --with-cuda=$cache/cuda/nvidia/cu13" ]
+ok $? 'build --cuda asks for the named wheels, and configure finds nvcc there'
+build --cuda && [ ! -e "$work/installed" ]
+ok $? 'build --cuda: a second time nothing is fetched'
+rm -rf "$cache/cuda-tools"
+touch "$work/lacks-nvidia-cuda-nvdisasm"
+rm -f "$tree/build/config.status"
+build --cuda && grep -q 'the test of the machine code is skipped' "$work/err" && [ -e "$work/configured" ]
+ok $? 'build --cuda: without the tools of a test it builds, and says so'
 
 env -i PATH="$PATH" bash "$script" model >"$work/out" 2>"$work/err"
 [ $? = 1 ] && grep -q 'neither HOME nor XDG_CACHE_HOME' "$work/err" && [ "$(wc -l <"$work/err")" -eq 1 ]
