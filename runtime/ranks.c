@@ -13,6 +13,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "runtime/ranks_inside.h"
@@ -141,6 +142,24 @@ int ranks_start(uint32_t count, struct ranks **out, char *reason)
 	return code;
 }
 
+void ranks_goodbye_limit(struct ranks *r, uint32_t ms)
+{
+	r->goodbye_ms = ms;
+}
+
+/* Waits for a child's end for so long, then ends it: one that hangs keeps nobody. */
+static void child_end(pid_t child, uint32_t ms)
+{
+	const struct timespec pause = {.tv_nsec = 5 * 1000 * 1000};
+	for (uint32_t waited = 0; waited < ms; waited += 5) {
+		if (waitpid(child, NULL, WNOHANG) != 0)
+			return;
+		nanosleep(&pause, NULL);
+	}
+	kill(child, SIGKILL);
+	waitpid(child, NULL, 0);
+}
+
 void ranks_close(struct ranks **ranks)
 {
 	struct ranks *r = *ranks;
@@ -152,9 +171,8 @@ void ranks_close(struct ranks **ranks)
 		if (!r->child[i])
 			continue;
 		/* One that was told to end does; one that waits for others that are gone would not. */
-		if (!r->ready || atomic_load(&r->gone))
-			kill(r->child[i], SIGKILL);
-		waitpid(r->child[i], NULL, 0);
+		const bool left = r->ready && !r->late && !atomic_load(&r->gone);
+		child_end(r->child[i], !left ? 0 : r->goodbye_ms ? r->goodbye_ms : RANKS_GOODBYE_MS);
 	}
 	if (r->room_owned)
 		ranks_room_close(&r->room);

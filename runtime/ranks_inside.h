@@ -30,6 +30,9 @@ struct ranks {
 	struct split split;
 	bool ready;
 	bool ending; /* rank 0 has closed its device, and said so */
+	bool late;   /* on rank 0: not all were there at the goodbye */
+	uint32_t goodbye_ms; /* 0: as ranks.h has it */
+	int64_t until_ms;    /* in shared memory: the others are waited for until then; 0: without end */
 	uint8_t *block; /* on the others: the batch */
 	size_t block_bytes;
 };
@@ -37,7 +40,9 @@ struct ranks {
 void room_collective(struct ranks *ranks);
 void stream_collective(struct ranks *ranks);
 /* From now on an answer of another rank over TCP is waited for so long at most. */
-void stream_patience(struct ranks *ranks, int seconds);
+void stream_patience(struct ranks *ranks, uint32_t ms);
+/* From now on the others are waited for until so much later, and then a call is -ERR_TIMEOUT. */
+void room_patience(struct ranks *ranks, uint32_t ms);
 /* Meets the others over TCP as the place says. */
 int stream_meet(struct ranks *ranks, const struct ranks_place *place, char *reason);
 

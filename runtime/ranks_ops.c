@@ -14,8 +14,7 @@ enum message_kind {
 	SAY_STEP = 1, SAY_TAGS, SAY_CLEAR, SAY_COPY, SAY_READ, SAY_WRITE, SAY_DIGESTS, SAY_END
 };
 
-enum { DIGESTS_MAX = 32, /* of one message */
-       GOODBYE_S = 10 };
+enum { DIGESTS_MAX = 32 }; /* of one message */
 
 struct message {
 	uint32_t kind, group, page, count; /* count: pages, the page to copy to, digests, a block's bytes */
@@ -59,6 +58,14 @@ static int all_device_needs(const struct device_plan *plan, struct device_needs 
 	return 0;
 }
 
+/* One that lives and does not answer keeps nobody. */
+static void patience(struct ranks *r)
+{
+	const uint32_t ms = r->goodbye_ms ? r->goodbye_ms : RANKS_GOODBYE_MS;
+	stream_patience(r, ms);
+	room_patience(r, ms);
+}
+
 /* Goodbye: who was told of the end leaves when all have closed. A device asks, while it closes, whether all
    live, and one that left first would look like one that is lost. */
 static void all_device_close(struct device **device)
@@ -69,13 +76,16 @@ static void all_device_close(struct device **device)
 	struct ranks *const r = d->ranks;
 	uint8_t here = 1, all[SPLIT_RANKS_MAX];
 	/* The others may be gone already: then nobody hears it. */
-	if (r->ready && r->rank == 0)
+	if (r->ready && r->rank == 0) {
+		patience(r);
 		r->ending = tell(d, SAY_END, 0, 0, 0, 0) == 0;
+		r->late = !r->ending;
+	}
 	if (d->inner)
 		d->ops->device_close(&d->inner);
-	stream_patience(r, GOODBYE_S); /* one that lives and does not answer keeps nobody */
-	if (r->ending)
-		(void)r->collective.gather(r, &here, sizeof here, all);
+	patience(r); /* anew: the device took its time */
+	if (r->ending && r->collective.gather(r, &here, sizeof here, all) != 0)
+		r->late = true;
 	free(d->page);
 	free(d);
 	*device = NULL;

@@ -86,6 +86,18 @@ static int room_look(struct ranks *r, unsigned phase)
 	return ranks_lost(r, (uint32_t)lost);
 }
 
+static int64_t now_ms(void)
+{
+	struct timespec t;
+	clock_gettime(CLOCK_MONOTONIC, &t);
+	return (int64_t)t.tv_sec * 1000 + t.tv_nsec / (1000 * 1000);
+}
+
+void room_patience(struct ranks *r, uint32_t ms)
+{
+	r->until_ms = now_ms() + ms;
+}
+
 /* Waits until all are here. */
 static int room_meet(struct ranks *r)
 {
@@ -107,8 +119,11 @@ static int room_meet(struct ranks *r)
 	while (atomic_load(&room->phase) == phase) {
 		TRY(room_sound(r));
 		if (syscall(SYS_futex, &room->phase, FUTEX_WAIT, phase, &ask, NULL, 0) != 0 &&
-		    errno == ETIMEDOUT)
+		    errno == ETIMEDOUT) {
 			TRY(room_look(r, phase));
+			if (r->until_ms && now_ms() >= r->until_ms)
+				return -ERR_TIMEOUT;
+		}
 	}
 	return 0;
 }

@@ -143,18 +143,18 @@ static int64_t now_s(void)
 	return t.tv_sec;
 }
 
-static void patience(int fd, int seconds)
+static void patience(int fd, uint32_t ms)
 {
-	const struct timeval time = {.tv_sec = seconds};
+	const struct timeval time = {.tv_sec = ms / 1000, .tv_usec = ms % 1000 * 1000};
 	setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &time, sizeof time);
 	setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &time, sizeof time);
 }
 
-void stream_patience(struct ranks *r, int seconds)
+void stream_patience(struct ranks *r, uint32_t ms)
 {
 	for (uint32_t i = 0; i < SPLIT_RANKS_MAX; i++)
 		if (r->fd[i] >= 0)
-			patience(r->fd[i], seconds);
+			patience(r->fd[i], ms);
 }
 
 /* A machine that is gone says nothing more: after half a minute without a sign it counts as ended. */
@@ -262,7 +262,7 @@ static int meet_others(struct ranks *r, const struct addrinfo *at, const uint8_t
 		const int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
 		if (fd < 0)
 			continue;
-		patience(fd, HELLO_S);
+		patience(fd, HELLO_S * 1000);
 		if (handshake(r, fd, key, &rank) != 0 || r->fd[rank] >= 0) {
 			close(fd);
 			continue;
@@ -288,9 +288,9 @@ static int meet_first(struct ranks *r, const struct addrinfo *at, const uint8_t 
 		int code = -ERR_IO;
 		const int fd = socket(at->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0);
 		if (fd >= 0)
-			patience(fd, HELLO_S);
+			patience(fd, HELLO_S * 1000);
 		if (fd >= 0 && connect(fd, at->ai_addr, at->ai_addrlen) == 0) {
-			patience(fd, MEET_S); /* rank 0 takes one after another */
+			patience(fd, MEET_S * 1000); /* rank 0 takes one after another */
 			code = handshake(r, fd, key, &rank);
 			if (code == 0) {
 				lively(fd);

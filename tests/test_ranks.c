@@ -390,78 +390,6 @@ static void lost(void)
 	model_close(&model);
 }
 
-/* At the end of rank 0 none leaves before all have closed: over a table whose devices take their time. */
-enum { CLOSERS = 4 };
-struct closer {
-	pthread_t thread;
-	struct ranks *ranks;
-	struct split split;
-	struct device_plan plan;
-	uint32_t closed; /* how many had when this one left */
-};
-static struct ops slow_table;
-static atomic_uint slow_closed;
-
-static void slow_close(struct device **device)
-{
-	const struct timespec pause = {.tv_nsec = 30 * 1000 * 1000};
-	nanosleep(&pause, NULL);
-	atomic_fetch_add(&slow_closed, 1);
-	ops_cpu()->device_close(device);
-}
-
-static void *closer_main(void *arg)
-{
-	struct closer *c = arg;
-	const struct ops *ops = ranks_ops(c->ranks, &c->split, &slow_table);
-	const struct ops_batch *block;
-	struct device *d = NULL;
-	/* They come to the end one after another, too. */
-	const struct timespec pause = {.tv_nsec = 10 * 1000 * 1000 * (long)ranks_rank(c->ranks)};
-	CHECK(ops->device_open(&c->plan, &d) == 0);
-	ranks_ready(c->ranks);
-	if (ranks_rank(c->ranks) > 0)
-		CHECK(ranks_next(c->ranks, d, &block) == RANKS_END);
-	nanosleep(&pause, NULL);
-	ops->device_close(&d);
-	c->closed = atomic_load(&slow_closed);
-	return NULL;
-}
-
-static void goodbye(void)
-{
-	struct model *model = model_of("mistral", 2);
-	const struct forward_options o = options_of(KV_FP8, ACT_AUTO);
-	struct closer c[CLOSERS];
-	struct ranks_room *room;
-	struct run run;
-	char reason[MODEL_REASON_MAX];
-	slow_table = *ops_cpu();
-	slow_table.device_close = slow_close;
-	atomic_store(&slow_closed, 0);
-	REQUIRE(run_open("test", model, &o, &run) == 0);
-	REQUIRE(ranks_room_open(CLOSERS, &room) == 0);
-	for (uint32_t i = 0; i < CLOSERS; i++) {
-		CHECK(ranks_join(room, i, &c[i].ranks) == 0);
-		CHECK(split_make(model, CLOSERS, i, &c[i].split, reason) == 0);
-		c[i].plan = *forward_plan(run.forward);
-		c[i].plan.collective = ranks_collective(c[i].ranks);
-		c[i].plan.rank = i;
-		c[i].plan.ranks = CLOSERS;
-		c[i].plan.vocab_share = c[i].split.vocab_share;
-		CHECK(pthread_create(&c[i].thread, NULL, closer_main, &c[i]) == 0);
-	}
-	for (uint32_t i = 0; i < CLOSERS; i++) {
-		pthread_join(c[i].thread, NULL);
-		EXPECT_EQ(c[i].closed, CLOSERS);
-		EXPECT_EQ(ranks_gone(c[i].ranks, true), -1);
-		ranks_close(&c[i].ranks);
-	}
-	ranks_room_close(&room);
-	run_close(&run);
-	model_close(&model);
-}
-
 /* One line, with the number that is in the way. */
 static void refused(void)
 {
@@ -635,7 +563,6 @@ int main(void)
 	TAP_RUN(pages, "pages move, copy and are digested on all ranks");
 	TAP_RUN(fault_on_one, "a wrong tag on one rank is a fault on all");
 	TAP_RUN(lost, "a rank that ends is noticed by all");
-	TAP_RUN(goodbye, "no rank leaves before all have closed");
 	TAP_RUN(disagree, "ranks that were not given the same refuse to begin");
 	TAP_RUN(identity, "the plan's identity has the number of ranks");
 	tiny_remove(folder);

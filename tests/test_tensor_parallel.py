@@ -280,6 +280,33 @@ def launched_stop():
         assert [processes[r].returncode for r in (0, 1)] == [0, 0] and "gone" not in said[0] + said[1], said
 
 
+def launched_goodbye():
+    """Rank 0 leaves when the other has closed, and not before: that one is stopped while the end is told."""
+    processes, _ = launched_serving()
+    processes[1].send_signal(signal.SIGSTOP)
+    processes[0].send_signal(signal.SIGTERM)
+    time.sleep(2)
+    early = processes[0].poll()
+    processes[1].send_signal(signal.SIGCONT)
+    said = {rank: p.communicate(timeout=20 * ar1.SLOW)[1] for rank, p in processes.items()}
+    assert early is None, "rank 0 left before rank 1 had closed"
+    assert [processes[r].returncode for r in (0, 1)] == [0, 0] and "gone" not in said[0] + said[1], said
+
+
+def stopped_for_good():
+    """A rank that hangs keeps a stop for the time of the goodbye, and is ended with the daemon."""
+    if not os.environ.get("HOLDFAST_LONG"):
+        return "skip the goodbye's time passes (HOLDFAST_LONG=1)"
+    daemon = start(3)
+    children = ranks_of(daemon)
+    play(Wire(daemon.endpoint))
+    os.kill(children[1], signal.SIGSTOP)
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(40 * ar1.SLOW) == 0, daemon.words()
+    gone(children)
+    return None
+
+
 def launched_daemon():
     """Over TCP too a rank that is killed is noticed, in a turn and at rest."""
     for busy in (True, False):
@@ -347,6 +374,8 @@ tap.run("ranks of a launcher compute the same bits", launched)
 tap.run("strangers at rank 0's port are refused and change nothing", another_secret)
 tap.run("a launcher's rank that is killed", launched_daemon)
 tap.run("a launcher that ends all its ranks", launched_stop)
+tap.run("a launcher's rank 0 waits for the other's close", launched_goodbye)
+tap.run("a rank that hangs at the end", stopped_for_good)
 tap.run("the default model over 3 ranks", real(os.environ.get("HOLDFAST_MODEL", ""), "smollm2-135m", 3, 100))
 tap.run("Qwen over 2 ranks", real(os.path.join(MODELS, "qwen2.5-coder-0.5b.gguf"), "qwen2.5-coder-0.5b", 2, 11))
 sys.exit(tap.done())
