@@ -107,8 +107,8 @@ static int token_put(struct tables *t, struct json text, struct json id_value, u
 	return 0;
 }
 
-/* An added token that takes the spaces beside it, or is found only as a word of its own: texts around it would
-   get other ids. */
+/* An added token that takes the spaces beside it, or is found only as a word of its own: texts around it
+   would get other ids. */
 static int added_check(struct tables *t, struct json item, struct json content)
 {
 	static const char *const flags[] = {"lstrip", "rstrip", "single_word"};

@@ -42,8 +42,8 @@ int ranks_start(uint32_t count, struct ranks **out, char *reason);
 /* Rank 0 waits for those it started, who were told before (the device's close does); one that does not end in
    the time of the goodbye is ended. */
 void ranks_close(struct ranks **ranks);
-/* How long the others are waited for when rank 0's device closes, in its telling and in their closing, and how
-   long then for their processes to end: RANKS_GOODBYE_MS each if nothing is said. */
+/* How long the others are waited for when rank 0's device closes, in its telling and in their closing, and
+   how long then for their processes to end: RANKS_GOODBYE_MS each if nothing is said. */
 enum { RANKS_GOODBYE_MS = 10 * 1000 };
 void ranks_goodbye_limit(struct ranks *ranks, uint32_t ms);
 

@@ -2,7 +2,7 @@
 """Goal: the emulated suite catches bugs. Method: each planted bug below is put into a copy of the
 kernels, the emulated tests are built with it, and one of them must fail.
 
-cuda_bugs.py [--all | N ...]: without arguments the few that `check` runs. Needs a build folder with
+cuda_bugs.py [--all | N or name ...]: without arguments the few that `check` runs. Needs a build folder with
 the tests built (BUILDDIR). Prints TAP.
 
 What cannot be caught by construction, and why:
@@ -252,7 +252,8 @@ def caught(work, bug):
 
 def main():
     arguments = sys.argv[1:]
-    chosen = list(range(len(BUGS))) if arguments == ["--all"] else [int(a) - 1 for a in arguments]
+    by_name = {bug[0]: i for i, bug in enumerate(BUGS)}
+    chosen = list(range(len(BUGS))) if arguments == ["--all"] else [by_name[a] if a in by_name else int(a) - 1 for a in arguments]
     if not arguments:
         chosen = list(range(SHORT))
     print(f"1..{len(chosen)}")

@@ -22,7 +22,7 @@ check() { # library, register
 	fi
 	objdump -d --no-show-raw-insn "$1" | awk -v lib="$1" -v n="$n" -v most=4 \
 	    -v store="%$2[0-9]+,-?(0x)?[0-9a-f]*[(]%r[sb]p" \
-	    -v names='^(amx_(plain|least)_[0-9]+|row8_(vnni_)?[0-9]+|bf16_[0-9]+|q[48]_[01]_[0-9]+|wide_[qtk][0-9](_vnni)?_[0-9]+|(few_)?(score|values?)(_(fp8|int8|bf16|f32))?_[1-4]|[kv]_(fp8|int8|bf16|f32))$' '
+	    -v names='^(amx_(plain|least)_[0-9]+|row8_(vnni_)?[0-9]+|bf16_[0-9]+|q[48]_[01]_[0-9]+|wide_[qtk][0-9](_vnni)?_[0-9]+|(few_)?(pair_)?(scores?|values?)(_(fp8|int8|bf16|f32))?_[1-4]|[kv]_(fp8|int8|bf16|f32))$' '
 		function judge(    i, k, inner, count) {
 			if (!hot)
 				return
