@@ -297,7 +297,7 @@ def stopped_for_good():
     """A rank that hangs keeps a stop for the time of the goodbye, and is ended with the daemon."""
     if not os.environ.get("HOLDFAST_LONG"):
         return "skip the goodbye's time passes (HOLDFAST_LONG=1)"
-    daemon = start(3)
+    daemon = start(4)
     children = ranks_of(daemon)
     play(Wire(daemon.endpoint))
     os.kill(children[1], signal.SIGSTOP)
