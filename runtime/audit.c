@@ -11,17 +11,24 @@
 
 #include "runtime/audit.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "runtime/audit_say.h"
 #include "runtime/store_read.h"
 #include "sched/check.h"
+
+enum { VERIFY_UNPROVEN = 3 }; /* an exit status */
 
 struct ask {
 	struct store_reader *reader;
@@ -320,11 +327,21 @@ static void verified_line(const struct store_verified *v)
 	printf("; %" PRIu64 " owner rows; boot %u%s\n", v->rows, v->boot, v->clean ? ", closed" : "");
 }
 
-static void keys_line(const struct store_verified *v)
+/* Entries that the index speaks of: a question reads the rest one by one. */
+static void index_line(const struct store_verified *v)
+{
+	printf("index: of %" PRIu64 " entries, and it says what they say\n", v->indexed);
+}
+
+static void unproven_lines(const struct store_verify *what, const struct store_verified *v)
 {
 	if (v->keyless)
-		printf("keys: not here; what is verified needs none, but no session can be read, and no daemon "
-		       "starts on this folder\n");
+		printf("not proven: the file 'keys' is not here, so neither that sessions can be read, nor that it "
+		       "would be of this log and as new; no daemon starts on this folder\n");
+	if (v->signed_right < v->anchors)
+		printf("not proven: who made %" PRIu64 " of the %" PRIu64 " anchors: their keys are not in '%s'; "
+		       "say where they were taken to: --anchor-key DIR\n", v->anchors - v->signed_right, v->anchors,
+		       what->key_dir ? what->key_dir : what->anchor_dir);
 }
 
 static void anchors_line(const struct store_verify *what, const struct store_verified *v)
@@ -346,13 +363,16 @@ static int verify(const struct store_verify *what, bool json)
 	char reason[STORE_REASON_MAX] = "";
 	const int code = store_verify_all(what, &v, reason);
 	const uint64_t tail = v.entries > v.anchored ? v.entries - v.anchored : 0;
+	const bool proven = code == 0 && !v.keyless && v.signed_right == v.anchors;
 	if (json) {
 		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, "
 		       "\"clean\": %s, \"first\": %" PRIu64 ", \"archived\": %" PRIu64 ", \"anchored\": %" PRIu64
 		       ", \"tail\": %" PRIu64 ", \"anchors\": %" PRIu64 ", \"signed\": %" PRIu64
-		       ", \"keys\": %s, \"error\": \"%s\"}\n", code ? "false" : "true", v.entries, v.rows, v.boot,
+		       ", \"keys\": %s, \"indexed\": %" PRIu64 ", \"proven\": %s, \"error\": \"%s\"}\n",
+		       code ? "false" : "true", v.entries, v.rows, v.boot,
 		       v.clean ? "true" : "false", v.first, v.archived, v.anchored, tail, v.anchors,
-		       v.signed_right, v.keyless ? "false" : "true", code ? err_name(code) : "");
+		       v.signed_right, v.keyless ? "false" : "true", v.indexed, proven ? "true" : "false",
+		       code ? err_name(code) : "");
 	} else if (code == 0 || v.anchored) {
 		if (code == 0)
 			verified_line(&v);
@@ -360,11 +380,13 @@ static int verify(const struct store_verify *what, bool json)
 		if (code == 0)
 			printf("unanchored tail: %" PRIu64 " entries\n", tail);
 		if (code == 0)
-			keys_line(&v);
+			index_line(&v);
+		if (code == 0)
+			unproven_lines(what, &v);
 	}
 	if (code)
 		fprintf(stderr, "holdfastd: audit: %s%s\n", json ? "" : "broken: ", reason);
-	return code ? 1 : 0;
+	return code ? 1 : proven ? 0 : VERIFY_UNPROVEN;
 }
 
 static int archive(const char *dir, const char *keep, bool json)
@@ -396,6 +418,8 @@ static const char help[] =
 	"  archive [KEEP]      moves all but the last KEEP entries to segments; not beside a daemon\n"
 	"--anchor is for verify: the folder of the daemon's --anchor. --anchor-key: where its *.key files were\n"
 	"taken to. Without the keys the anchors are compared, but not their signatures.\n"
+	"verify ends with 0 when all is proven, 1 when the log is broken, 3 when nothing is wrong but something\n"
+	"could not be proven, since keys are not here; it says what.\n"
 	"TIME is seconds since 1970, or 2026-01-31T12:00:00 (UTC). Works beside a running daemon, and without.\n";
 
 static const char *state_default(void)
@@ -482,7 +506,7 @@ static int arguments_read(int argc, char **argv, struct command *c)
 static int ask(struct ask *a, struct command *c)
 {
 	char reason[STORE_REASON_MAX];
-	int code = store_reader_open(c->dir, &a->reader, reason);
+	int code = store_reader_open_unseen(c->dir, &a->reader, reason);
 	if (code) {
 		fprintf(stderr, "holdfastd: audit: %s\n", reason);
 		return 1;
@@ -502,6 +526,32 @@ static int ask(struct ask *a, struct command *c)
 	return code == 0 ? 0 : 1;
 }
 
+/* In a child: what a crafted file can crash is only that. */
+static int ask_apart(struct ask *a, struct command *c)
+{
+	const pid_t parent = getpid();
+	int status = 0;
+	fflush(stdout);
+	const pid_t pid = fork();
+	if (pid < 0)
+		return ask(a, c);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent) /* it died before that line */
+			_exit(1);
+		const int code = ask(a, c);
+		_exit(fflush(stdout) == 0 ? code : 1);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	if (WTERMSIG(status) != SIGPIPE)
+		fprintf(stderr, "holdfastd: audit: reading '%s' ended a process (signal %d): data.mdb is damaged; "
+			"restore the folder from a copy\n", c->dir, WTERMSIG(status));
+	return 1;
+}
+
 int audit_main(int argc, char **argv)
 {
 	static struct ask a;
@@ -517,7 +567,7 @@ int audit_main(int argc, char **argv)
 	else if (code == 0 && strcmp(c.word[0], "archive") == 0 && c.count <= 2)
 		code = archive(c.dir, c.word[1], c.json);
 	else if (code == 0)
-		code = ask(&a, &c);
+		code = ask_apart(&a, &c);
 	if (code == 2)
 		fputs(help, stderr);
 	return code;

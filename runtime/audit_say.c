@@ -17,7 +17,7 @@
 
 static const char *const kinds[STORE_KIND_COUNT] = {
 	"boot", "shutdown", "assign", "share", "free", "quarantine", "session_open", "session_close",
-	"turn_end", "incident", "config", "step_end", "forget", "archive", "auth",
+	"turn_end", "incident", "config", "step_end", "forget", "archive", "auth", "move",
 };
 static const char *const incidents[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower",
 							"device", "stuck"};
@@ -27,6 +27,20 @@ static const char *const auths[AUTH_REASONS] = {"key", "user", "revoked", "act_a
 static const char *const configs[CONFIG_REASONS] = {
 	"", "disk_model", "disk_plan", "disk_refused", "disk_anew", "options", "model", "plan", "tenants",
 	"tenant", "reload", "reload_refused", "model_changed", "plan_changed"};
+
+static const char *const places[] = {"device", "host", "disk"};
+
+/* The other place of a page that moved. */
+static bool moved(const struct store_record *r)
+{
+	return r->kind == STORE_MOVE || (r->kind == STORE_ASSIGN && r->reason == ASSIGN_MOVED) ||
+	       (r->kind == STORE_FREE && r->reason == FREE_MOVED);
+}
+
+static const char *place_name(uint64_t place)
+{
+	return place < sizeof places / sizeof places[0] ? places[place] : "other";
+}
 
 static const char *name_of(const char *const *names, size_t count, uint8_t reason)
 {
@@ -39,7 +53,12 @@ static const char *reason_name(const struct store_record *r)
 	case STORE_INCIDENT: return name_of(incidents, REASON_COUNT, r->reason);
 	case STORE_AUTH: return name_of(auths, AUTH_REASONS, r->reason);
 	case STORE_CONFIG: return name_of(configs, CONFIG_REASONS, r->reason);
-	case STORE_ASSIGN: return r->reason ? "zeroed" : ""; /* before it was given: another principal had it */
+	case STORE_ASSIGN: /* zeroed: before it was given, since another principal had it */
+		return r->reason == ASSIGN_MOVED ? "moved" : r->reason ? "zeroed" : "";
+	case STORE_FREE:
+		if (r->reason == FREE_MOVED)
+			return "moved";
+		return name_of(lost, sizeof lost / sizeof lost[0], r->reason);
 	default: return name_of(lost, sizeof lost / sizeof lost[0], r->reason);
 	}
 }
@@ -91,10 +110,8 @@ static void tenant_text(const struct store_record *r, char out[17])
 
 static void digest_text(const struct store_record *r, char out[65])
 {
-	char more[33];
 	id_text(r->op, out);
-	id_text(r->session, more);
-	strcat(out, more);
+	id_text(r->session, out + strlen(out)); /* 2 × 32 at most */
 }
 
 static void text_json(const char *text)
@@ -153,6 +170,10 @@ static void record_json(const struct store_read_entry *e, const struct store_rec
 	       e->seq, when, e->boot, e->step, kinds[r->kind], reason_name(r), principal, session, op, r->turn,
 	       r->place, r->group, r->page_first, r->page_count, r->position_first, r->tag_first, r->value[0],
 	       r->value[1]);
+	if (moved(r))
+		printf(", \"%s\": {\"place\": \"%s\", \"page\": %u, \"tag\": %" PRIu64 "}",
+		       r->kind == STORE_ASSIGN ? "from" : "to", place_name(r->value[0] >> 32), (uint32_t)r->value[0],
+		       r->value[1]);
 	if (r->kind == STORE_AUTH)
 		auth_json(r);
 	if (r->kind == STORE_CONFIG)
@@ -199,7 +220,7 @@ static void words_line(const struct store_read_entry *e, const struct store_reco
 
 static void record_line(const struct store_read_entry *e, const struct store_record *r)
 {
-	char when[40], session[33], pages[40] = "";
+	char when[40], session[33], pages[40] = "", other[64] = "";
 	time_text(e->wall_ns, when);
 	if (r->kind == STORE_BOOT || r->kind == STORE_AUTH || r->kind == STORE_CONFIG) {
 		printf("%10" PRIu64 "  %s  %-13s %-10s ", e->seq, when, kinds[r->kind], reason_name(r));
@@ -210,9 +231,13 @@ static void record_line(const struct store_read_entry *e, const struct store_rec
 	id_text(r->session, session);
 	if (r->page_count)
 		snprintf(pages, sizeof pages, "%u..%u", r->page_first, r->page_first + r->page_count - 1);
-	printf("%10" PRIu64 "  %s  %-13s %-10s %-13s %8u  %12" PRIu64 "  %4u  %-12.12s %s\n", e->seq, when,
+	if (moved(r))
+		snprintf(other, sizeof other, "%s %s page %u%s", r->kind == STORE_ASSIGN ? "from" : "to",
+			 place_name(r->value[0] >> 32), (uint32_t)r->value[0],
+			 r->kind != STORE_MOVE ? "" : r->place == 1 ? ", it was on the host" : ", it was on the disk");
+	printf("%10" PRIu64 "  %s  %-13s %-10s %-13s %8u  %12" PRIu64 "  %4u  %-12.12s %s%s\n", e->seq, when,
 	       kinds[r->kind], reason_name(r), pages, r->position_first, r->tag_first, r->turn, session,
-	       e->partial ? "+" : "");
+	       other, e->partial ? "+" : "");
 }
 
 void audit_say_head(bool json)

@@ -119,7 +119,8 @@ void authority_session(struct daemon *d, uint32_t peer, const struct wire_id *se
 {
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		const struct session *s = &d->sessions[i];
-		if (s->used && s->principal != d->peers[peer].principal && memcmp(&s->id, session, sizeof *session) == 0)
+		if (s->used && s->principal != d->peers[peer].principal &&
+		    memcmp(&s->id, session, sizeof *session) == 0)
 			authority_denied(d, peer, AUTH_SESSION, session, NULL);
 	}
 }
@@ -198,7 +199,8 @@ static void tenants_list(const struct tenants *t, struct listed *out)
 }
 
 /* Of two sorted lists: what only the one has, and what only the other. */
-static void lists_compare(const struct listed *before, const struct listed *after, uint32_t *gone, uint32_t *come)
+static void lists_compare(const struct listed *before, const struct listed *after, uint32_t *gone,
+			  uint32_t *come)
 {
 	uint32_t a = 0, b = 0;
 	*gone = *come = 0;

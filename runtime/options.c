@@ -490,7 +490,8 @@ size_t options_text(const struct options *o, char *out, size_t room)
 	out[0] = 0;
 	for (int i = 0; i < ENTRY_COUNT; i++) {
 		const size_t space = at > 0;
-		const int n = at + space < room ? option_text(&table[i], o, &standard, out + at + space, room - at - space) : 0;
+		const size_t left = at + space < room ? room - at - space : 0;
+		const int n = left ? option_text(&table[i], o, &standard, out + at + space, left) : 0;
 		if (n <= 0)
 			continue;
 		if (at + space + (size_t)n >= room) {

@@ -350,8 +350,9 @@ void zap_serve(struct daemon *d)
 		return;
 	uint32_t tenant = UINT32_MAX;
 	const bool known = zap_allows(d, &r, user, &tenant);
+	const uint8_t *key = r.length[6] == KEY_BYTES ? (const uint8_t *)r.frame[6] : NULL;
 	if (!known && tenant != UINT32_MAX)
-		authority_refused(d, tenant, r.length[6] == KEY_BYTES ? (const uint8_t *)r.frame[6] : NULL, r.frame[3]);
+		authority_refused(d, tenant, key, r.frame[3]);
 	zmq_send(d->zap, "1.0", 3, ZMQ_SNDMORE);
 	zmq_send(d->zap, r.frame[1], r.length[1], ZMQ_SNDMORE);
 	zmq_send(d->zap, known ? "200" : "400", 3, ZMQ_SNDMORE);

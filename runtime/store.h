@@ -21,6 +21,7 @@ enum store_kind {
 	STORE_FORGET,   /* a session's text, tokens and pages were removed everywhere */
 	STORE_ARCHIVE,  /* the store's own: entries value[0] to value[1] lie in a segment now */
 	STORE_AUTH,     /* somebody was refused what he may not */
+	STORE_MOVE,     /* of a page below the device; from there it is a FREE, to there an ASSIGN */
 	STORE_KIND_COUNT
 };
 
@@ -36,6 +37,10 @@ enum store_reason {
 	REASON_STUCK,   /* in a beacon: the log's disk answered nothing for too long; found: ms */
 	REASON_COUNT
 };
+
+/* A page that goes to another place, or comes from one: value[0] is that place << 32 | the page there,
+   value[1] its tag there. So a page is followed through all places by the records of its session. */
+enum { ASSIGN_ZEROED = 1, ASSIGN_MOVED = 2, FREE_MOVED = 15 };
 
 /* Why somebody was refused; `reason` of a STORE_AUTH. KEY, USER: a connection, of nobody that is known
    (principal UINT32_MAX). Of all others the principal says who. */
@@ -71,7 +76,8 @@ enum store_config {
 /* One record; fields that a kind does not name are zero. */
 struct store_record {
 	uint8_t kind;
-	uint8_t reason;       /* of INCIDENT, AUTH, CONFIG: enums above; ASSIGN: 1: zeroed first, since another principal had the pages */
+	uint8_t reason;       /* of INCIDENT, AUTH, CONFIG: enums above; ASSIGN: ZEROED first, since another
+				 principal had the pages; ASSIGN, FREE: MOVED */
 	uint16_t place;
 	uint32_t principal;
 	uint64_t step;        /* STEP_END: the scheduler's step */
@@ -80,7 +86,8 @@ struct store_record {
 	uint32_t turn;        /* the session's turn number */
 	uint32_t group, page_first, page_count, position_first;
 	uint64_t tag_first;
-	uint64_t value[2];    /* AUTH: value[0] that were left out before it; TURN_END: tokens sampled, end; INCIDENT: expected, found tag */
+	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag; AUTH: value[0]
+				 that were left out before it */
 	/* TURN_END says more: position_first the prompt's tokens, of which page_first were resident,
 	   tag_first >> 32 reloaded, group recomputed, tag_first's lower half new. */
 };
@@ -103,7 +110,7 @@ struct store_options {
 	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
 	uint32_t owners;        /* sessions that may be kept at once */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
-	const char *config;     /* what the process was started with, for the boot's record; NULL: nothing is said */
+	const char *config;     /* what the process was started with, for the boot's record; NULL: not said */
 };
 void store_options_default(struct store_options *options);
 

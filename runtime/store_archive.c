@@ -18,7 +18,8 @@
 #include "sched/check.h"
 
 enum { COPY_MAX = 512, DROP_MAX = 4096, PATH_BYTES = 3200, ENTRY_MARK_BYTES = 8448 };
-static const uint64_t segment_bytes_max = (uint64_t)ARCHIVE_SEGMENT * (STORE_VALUE_MAX + 12 + ENTRY_MARK_BYTES) + 4096;
+static const uint64_t segment_bytes_max =
+	(uint64_t)ARCHIVE_SEGMENT * (STORE_VALUE_MAX + 12 + ENTRY_MARK_BYTES) + 4096;
 
 struct segment_head {
 	char magic[8];
@@ -218,7 +219,8 @@ static int rows_copy(struct store_archive *a, const struct store_disk *disk)
 	/* Of the newest entries there is no row yet. */
 	struct index_head head;
 	const uint64_t *marks;
-	if (code == 0 && disk->marks != NULL && index_pending(disk->marks, &head, &marks) && head.first <= a->last) {
+	if (code == 0 && disk->marks != NULL && index_pending(disk->marks, &head, &marks) &&
+	    head.first <= a->last) {
 		code = file_put(a, &head, sizeof head);
 		if (code == 0)
 			code = file_put(a, marks, head.count * sizeof *marks);
@@ -235,7 +237,8 @@ static int rows_drop(MDB_txn *txn, const struct store_disk *disk, uint64_t last)
 	int rc = mdb_cursor_open(txn, disk->index, &cursor);
 	if (rc != 0)
 		return rc;
-	for (rc = mdb_cursor_get(cursor, &key, &row, MDB_FIRST); rc == 0; rc = mdb_cursor_get(cursor, &key, &row, MDB_NEXT)) {
+	for (rc = mdb_cursor_get(cursor, &key, &row, MDB_FIRST); rc == 0;
+	     rc = mdb_cursor_get(cursor, &key, &row, MDB_NEXT)) {
 		if (index_head_read(row.mv_data, row.mv_size, &head) == 0 && head.last > last)
 			break;
 		rc = mdb_cursor_del(cursor, 0);
@@ -464,8 +467,10 @@ static int rows_read(int fd, const struct segment_head *head, uint64_t size, str
 {
 	uint64_t count = 0, at = 0;
 	uint32_t length = 0;
-	if (size < sizeof *head + sizeof count || pread(fd, &count, sizeof count, (off_t)(size - sizeof count)) != sizeof count ||
-	    count != head->last - head->first + 1 || count > ARCHIVE_SEGMENT || size < sizeof *head + (count + 1) * sizeof count)
+	if (size < sizeof *head + sizeof count ||
+	    pread(fd, &count, sizeof count, (off_t)(size - sizeof count)) != sizeof count ||
+	    count != head->last - head->first + 1 || count > ARCHIVE_SEGMENT ||
+	    size < sizeof *head + (count + 1) * sizeof count)
 		return -ERR_BAD_FILE;
 	const uint64_t end = size - (count + 1) * sizeof count;
 	if (pread(fd, &at, sizeof at, (off_t)(end + (count - 1) * sizeof at)) != sizeof at || at < sizeof *head ||
@@ -522,7 +527,8 @@ int segment_rows_of(const struct segment *segment, struct segment_rows *out)
 	return 0;
 }
 
-bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row, struct index_head *head)
+bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row,
+		      struct index_head *head)
 {
 	const uint64_t left = rows->size - *at;
 	if (*at > rows->size || left < sizeof *head)

@@ -65,11 +65,13 @@ struct segment_rows {
 	uint8_t *bytes;
 	uint64_t size;
 };
-int segment_rows_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq, struct segment_rows *out);
+int segment_rows_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq,
+		      struct segment_rows *out);
 int segment_rows_of(const struct segment *segment, struct segment_rows *out);
 void segment_rows_close(struct segment_rows *rows);
 /* From *at on; false: there is no more, or it is none. */
-bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row, struct index_head *head);
+bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row,
+		      struct index_head *head);
 /* What each says of itself: of this log, and of the entries that its name says. Its entries are verify's. */
 int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason);
 /* The first entry from which on segments follow each other without a gap up to seq; seq + 1: none. */

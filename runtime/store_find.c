@@ -11,7 +11,8 @@
 
 void store_want_session(struct store_wanted *wanted, const uint8_t id[16])
 {
-	*wanted = (struct store_wanted){.count = 1, .hash = {index_of_session(id)}, .bytes = id, .byte_count = 16};
+	*wanted = (struct store_wanted){
+		.count = 1, .hash = {index_of_session(id)}, .bytes = id, .byte_count = 16};
 }
 
 static void want(struct store_wanted *wanted, uint32_t hash)
@@ -38,7 +39,8 @@ uint64_t store_reader_passed(const struct store_reader *reader)
 }
 
 /* Each entry from seq to `to`, for the bytes. */
-static int scan(struct store_reader *r, uint64_t seq, uint64_t to, const void *bytes, size_t count, uint64_t *found)
+static int scan(struct store_reader *r, uint64_t seq, uint64_t to, const void *bytes, size_t count,
+		uint64_t *found)
 {
 	const uint8_t *entry;
 	size_t length;
@@ -61,7 +63,8 @@ int store_reader_find(struct store_reader *reader, uint64_t seq, const void *byt
 		      uint64_t *found)
 {
 	TRY(reader_look_begin(reader));
-	const int err = scan(reader, seq < reader->first ? reader->first : seq, reader->walk.head.seq, bytes, count, found);
+	seq = seq < reader->first ? reader->first : seq;
+	const int err = scan(reader, seq, reader->walk.head.seq, bytes, count, found);
 	reader_look_end(reader);
 	return err;
 }
@@ -124,7 +127,8 @@ static void stretch_find(struct store_reader *r, uint64_t seq, struct stretch *o
 		out->last = next - 1;
 }
 
-static int seek(struct store_reader *r, const struct store_wanted *w, uint64_t seq, bool back, uint64_t *found)
+static int seek(struct store_reader *r, const struct store_wanted *w, uint64_t seq, bool back,
+		uint64_t *found)
 {
 	while (seq >= r->first && seq > 0 && seq <= r->walk.head.seq) {
 		struct stretch s;
@@ -149,7 +153,12 @@ static int seek(struct store_reader *r, const struct store_wanted *w, uint64_t s
 int store_reader_seek(struct store_reader *reader, const struct store_wanted *wanted, uint64_t seq, bool back,
 		      uint64_t *found)
 {
+	static const uint8_t nobody[16];
 	const uint64_t last = reader->walk.head.seq;
+	/* No session: the records that have none are not those of one. */
+	if (wanted->bytes && wanted->byte_count == sizeof nobody &&
+	    memcmp(wanted->bytes, nobody, sizeof nobody) == 0)
+		return -ERR_NOT_FOUND;
 	if (back ? seq > last : seq < reader->first)
 		seq = back ? last : reader->first;
 	TRY(reader_look_begin(reader));

@@ -56,7 +56,8 @@ uint32_t index_of_record(const struct store_record *r, uint32_t out[INDEX_RECORD
 		out[n++] = index_of_session(r->session);
 	if (r->kind >= STORE_ASSIGN && r->kind <= STORE_QUARANTINE && r->place == 0 && r->page_count > 0)
 		n += index_of_run(r, out + n);
-	if (r->kind == STORE_INCIDENT || r->kind == STORE_CONFIG || r->kind >= STORE_FORGET)
+	if (r->kind == STORE_INCIDENT || r->kind == STORE_CONFIG || r->kind == STORE_FORGET ||
+	    r->kind == STORE_ARCHIVE || r->kind == STORE_AUTH)
 		out[n++] = index_of_kind(r->kind);
 	CHECK(n <= INDEX_RECORD);
 	return n;
@@ -179,7 +180,9 @@ bool index_row_seek(const void *value, const struct index_head *head, const uint
 		if (back ? at == 0 : at == head->count)
 			continue;
 		const uint64_t mark = mark_at(value, back ? at - 1 : at), entry = head->first + (uint32_t)mark;
-		if (mark >> 32 != hash[i] || entry > head->last || (any && (back ? entry <= *found : entry >= *found)))
+		if (mark >> 32 != hash[i] || entry > head->last)
+			continue;
+		if (any && (back ? entry <= *found : entry >= *found))
 			continue;
 		*found = entry;
 		any = true;
@@ -289,7 +292,8 @@ void index_again(struct store_index *index)
 int index_begin(struct store_index *index, MDB_txn *txn, MDB_dbi dbi, bool all)
 {
 	index_again(index);
-	const bool due = index->count >= INDEX_MARKS || index->next - index->first >= INDEX_ENTRIES || index->full;
+	const bool due = index->count >= INDEX_MARKS || index->next - index->first >= INDEX_ENTRIES ||
+			 index->full;
 	if (index->next == index->first || (!due && !all))
 		return 0;
 	if (!index->full)

@@ -53,7 +53,7 @@ struct store_disk;
 /* marks_room: what a transaction may add, beside INDEX_MARKS. Takes up what a killed process left. */
 int index_open(struct store_index *index, const struct store_disk *disk, uint32_t marks_room);
 void index_close(struct store_index *index);
-/* In a new transaction, one of these; the second: what is together becomes a row; all: also when it is little. */
+/* In a new transaction, one of these. begin: what is together becomes a row; all: also when it is little. */
 void index_again(struct store_index *index);
 int index_begin(struct store_index *index, MDB_txn *txn, MDB_dbi dbi, bool all);
 void index_commit(struct store_index *index);

@@ -32,10 +32,10 @@ void reader_look_end(const struct store_reader *r)
 		mdb_txn_reset(r->txn);
 }
 
-static int reader_look(struct store_reader *r, char *reason)
+static int reader_look(struct store_reader *r, bool unseen, char *reason)
 {
 	enum store_found found = STORE_WHOLE;
-	if (!r->live)
+	if (!r->live && !unseen)
 		TRY(store_walk_child(r->disk.dir, map_bytes, &r->disk, &found, reason));
 	if (found == STORE_EMPTY)
 		return store_refuse(reason, -ERR_BAD_FILE, "audit log: data.mdb has none of its tables");
@@ -72,7 +72,7 @@ static int reader_begin(struct store_reader *r, char *reason)
 	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
 }
 
-int reader_open(const char *dir, struct store_reader **out, char *reason)
+int reader_open(const char *dir, bool unseen, struct store_reader **out, char *reason)
 {
 	*out = NULL;
 	if (sodium_init() < 0)
@@ -82,20 +82,30 @@ int reader_open(const char *dir, struct store_reader **out, char *reason)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
 	int err = store_disk_lock(dir, &r->disk, &r->live, reason);
 	if (err == 0)
-		err = reader_look(r, reason);
+		err = reader_look(r, unseen, reason);
 	if (err != 0)
 		store_reader_close(&r);
 	*out = r;
 	return err;
 }
 
-int store_reader_open(const char *dir, struct store_reader **out, char *reason)
+static int reader_open_begin(const char *dir, bool unseen, struct store_reader **out, char *reason)
 {
-	TRY(reader_open(dir, out, reason));
+	TRY(reader_open(dir, unseen, out, reason));
 	const int err = reader_begin(*out, reason);
 	if (err != 0)
 		store_reader_close(out);
 	return err;
+}
+
+int store_reader_open(const char *dir, struct store_reader **out, char *reason)
+{
+	return reader_open_begin(dir, false, out, reason);
+}
+
+int store_reader_open_unseen(const char *dir, struct store_reader **out, char *reason)
+{
+	return reader_open_begin(dir, true, out, reason);
 }
 
 void store_reader_close(struct store_reader **reader)

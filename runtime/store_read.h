@@ -11,6 +11,8 @@
 
 struct store_reader;
 int store_reader_open(const char *dir, struct store_reader **out, char *reason);
+/* Without looking through all that is there first: in a child, which is all that a crafted file can end. */
+int store_reader_open_unseen(const char *dir, struct store_reader **out, char *reason);
 void store_reader_close(struct store_reader **reader);
 /* The first entry's number, segments included; what an entry's clock said, without taking it apart; the
    next entry from seq on that has those bytes in it (-ERR_NOT_FOUND: none), found by looking at each. */
@@ -28,7 +30,8 @@ struct store_wanted {
 void store_want_session(struct store_wanted *wanted, const uint8_t id[16]); /* id: the caller's, stays */
 /* Each adds to what is there. */
 void store_want_page(struct store_wanted *wanted, uint32_t group, uint32_t page);
-void store_want_kind(struct store_wanted *wanted, uint8_t kind); /* BOOT, INCIDENT, CONFIG, FORGET and on */
+/* BOOT, INCIDENT, CONFIG, FORGET, ARCHIVE, AUTH. */
+void store_want_kind(struct store_wanted *wanted, uint8_t kind);
 /* The next entry from seq on that may have it, or (back) the last up to seq. Where there is no index that is
    each entry, or each with the bytes. -ERR_NOT_FOUND: none. */
 int store_reader_seek(struct store_reader *reader, const struct store_wanted *wanted, uint64_t seq, bool back,

@@ -31,7 +31,7 @@ enum { LOOKS_MAX = 4096 }; /* entries that are passed over in one transaction: s
 int reader_look_begin(const struct store_reader *r);
 void reader_look_end(const struct store_reader *r);
 /* All but the transaction of questions. */
-int reader_open(const char *dir, struct store_reader **out, char *reason);
+int reader_open(const char *dir, bool unseen, struct store_reader **out, char *reason);
 /* An entry, wherever it lies; what is given out lives until look_end. */
 int reader_entry_find(struct store_reader *r, uint64_t seq, const uint8_t **bytes, size_t *count);
 

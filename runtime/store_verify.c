@@ -70,7 +70,7 @@ int store_verify_all(const struct store_verify *what, struct store_verified *out
 	struct store_reader *r;
 	struct check check = {.out = out};
 	*out = (struct store_verified){0};
-	TRY(reader_open(what->dir, &r, reason));
+	TRY(reader_open(what->dir, false, &r, reason));
 	/* Files that a start would refuse, by their names. */
 	int err = beacon_check(&r->disk, reason);
 	if (err == 0) {

@@ -34,7 +34,7 @@ static int play_step(struct store *s, uint64_t step)
 		TRY(push_wait(s, &r));
 	}
 	if (step % 1000 == 500) {
-		const struct store_record r = {.kind = STORE_INCIDENT, .reason = REASON_TAG, .page_first = (uint32_t)step};
+		const struct store_record r = {.kind = STORE_INCIDENT, .page_first = (uint32_t)step};
 		TRY(push_wait(s, &r));
 	}
 	const struct store_record end = step_end(step);
@@ -103,15 +103,16 @@ static void compare(const struct store_wanted *w, uint64_t *found, uint64_t *loo
 	EXPECT_EQ(behind, counted);
 }
 
-/* A session that is in one entry of fifty or so, a page, and incidents. share: of the entries, in thousandths,
-   that may be looked at beside those that answer. */
+/* A session that is in one entry of fifty or so, a page, and incidents. share: of the entries, in
+   thousandths, that may be looked at beside those that answer. */
 static void questions(uint64_t share)
 {
 	struct store_wanted w;
 	uint8_t id[16];
 	uint64_t found, looked;
 	REQUIRE(store_reader_open(store_dir, &reader, store_reason) == 0);
-	const uint64_t all = store_reader_last(reader) - store_reader_first(reader) + 1, more = all * share / 1000 + 2;
+	const uint64_t all = store_reader_last(reader) - store_reader_first(reader) + 1;
+	const uint64_t more = all * share / 1000 + 2;
 	id_of(1000, id);
 	store_want_session(&w, id);
 	compare(&w, &found, &looked);
@@ -191,7 +192,8 @@ static void given_up(void)
 {
 	struct store_verified v;
 	struct store_options o = dir_options();
-	struct fault faults[] = {{FAULT_COMMIT, 3, ENOSPC, 0, 0, false}, {FAULT_PUT, 700, MDB_MAP_FULL, 0, 0, false},
+	struct fault faults[] = {{FAULT_COMMIT, 3, ENOSPC, 0, 0, false},
+				 {FAULT_PUT, 700, MDB_MAP_FULL, 0, 0, false},
 				 {FAULT_COMMIT, 30, ENOSPC, 0, 0, false}, {FAULT_PUT, 2500, ENOSPC, 0, 0, false}};
 	fault_set(faults, 4);
 	REQUIRE(play(&o, 1, 4000, true));
@@ -222,8 +224,8 @@ static void row_change(enum change what)
 	static uint8_t row[4 << 20];
 	struct index_head head;
 	MDB_txn *txn = open_writing(&env, &index);
-	REQUIRE(mdb_cursor_open(txn, index, &cursor) == 0 && mdb_cursor_get(cursor, &key, &value, MDB_FIRST) == 0 &&
-		value.mv_size + 8 < sizeof row);
+	REQUIRE(mdb_cursor_open(txn, index, &cursor) == 0 &&
+		mdb_cursor_get(cursor, &key, &value, MDB_FIRST) == 0 && value.mv_size + 8 < sizeof row);
 	uint64_t first, *mark = (uint64_t *)(void *)(row + sizeof head);
 	memcpy(&first, key.mv_data, sizeof first);
 	memcpy(row, value.mv_data, value.mv_size);
@@ -260,13 +262,15 @@ static void row_change(enum change what)
 	mdb_env_close(env);
 }
 
-/* One that is wrong within itself is refused; one that lies is found by verify; one that is gone is only slow. */
+/* One that is wrong within itself is refused, one that lies is found by verify; one that is gone is slow. */
 static void changed(void)
 {
 	static const struct { enum change what; int opens, verifies; const char *words; } cases[] = {
 		{BAD_CRC, -ERR_INTEGRITY, -ERR_INTEGRITY, "the index from entry 1 on is damaged"},
-		{SHORT, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"}, {OUT_OF_ORDER, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"},
-		{BEYOND, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"}, {OVERLAPS, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"},
+		{SHORT, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"},
+		{OUT_OF_ORDER, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"},
+		{BEYOND, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"},
+		{OVERLAPS, -ERR_INTEGRITY, -ERR_INTEGRITY, "damaged"},
 		{MARK_GONE, 0, -ERR_INTEGRITY, "the index does not say of entry"},
 		{MARK_MORE, 0, -ERR_INTEGRITY, "the index does not say of entry"}, {NO_ROW, 0, 0, ""},
 	};
@@ -311,7 +315,8 @@ static void segment_changed(void)
 		fseek(file, at, SEEK_SET);
 		fputc(byte ^ 0x10, file);
 		fclose(file);
-		found += store_verify(store_dir, &v, store_reason) == -ERR_INTEGRITY && dir_says("the index from entry");
+		found += store_verify(store_dir, &v, store_reason) == -ERR_INTEGRITY &&
+			 dir_says("the index from entry");
 		struct store_wanted w;
 		uint8_t id[16];
 		uint64_t seq = 0;
@@ -347,7 +352,8 @@ static void brought_forward(void)
 	mdb_env_close(env);
 	char line[128] = "";
 	FILE *file = fopen(dir_path("uuid"), "r+");
-	REQUIRE(file != NULL && fgets(line, sizeof line, file) != NULL && strncmp(line, "holdfast-audit 5 ", 17) == 0);
+	REQUIRE(file != NULL && fgets(line, sizeof line, file) != NULL &&
+		strncmp(line, "holdfast-audit 5 ", 17) == 0);
 	line[15] = '4';
 	rewind(file);
 	fputs(line, file);
@@ -374,7 +380,8 @@ static void crafted(void)
 		if (n != sizeof head)
 			EXPECT(index_head_read(row, n, &head) != 0);
 	uint32_t hash[INDEX_RECORD];
-	const struct store_record huge = {.kind = STORE_FREE, .page_first = UINT32_MAX, .page_count = UINT32_MAX, .session = {1}};
+	const struct store_record huge = {.kind = STORE_FREE, .page_first = UINT32_MAX,
+					  .page_count = UINT32_MAX, .session = {1}};
 	EXPECT_EQ(index_of_record(&huge, hash), 3);
 	const struct store_record lower = {.kind = STORE_FREE, .place = 1, .page_count = 4};
 	EXPECT_EQ(index_of_record(&lower, hash), 0);
