@@ -279,6 +279,7 @@ static int ask_incidents(struct ask *a)
 			if (r.reason != REASON_BEACON && r.reason != REASON_DEVICE && r.place == 0)
 				TRY(page_history(&back, seq, r.group, r.page_first));
 			a->looked += back.looked;
+			a->found += back.found;
 		}
 	}
 	return code == -ERR_NOT_FOUND ? 0 : code;

@@ -15,8 +15,9 @@ enum { BREATHE = 8 }; /* rows of one transaction beside a daemon: some milliseco
 
 static int refuse_row(char *reason, uint64_t first)
 {
-	return store_refuse(reason, -ERR_INTEGRITY, "audit log: the index from entry %llu on is "
-			    "damaged; restore the folder from a copy, or move it away to begin a new log", (unsigned long long)first);
+	return store_refuse(reason, -ERR_INTEGRITY,
+			    "audit log: the index from entry %llu on is damaged; restore the folder from a copy, or "
+			    "move it away to begin a new log", (unsigned long long)first);
 }
 
 static int refuse_mark(char *reason, uint64_t seq)
