@@ -145,6 +145,8 @@ void attach_resume(struct daemon *d, uint32_t peer, const struct wire_header *h,
 	if (code == 0)
 		code = call == NONE ? -ERR_GONE
 		       : call_attach(d, call, peer, h->channel, m.after_seq, m.window);
+	if (code == -ERR_GONE && call == NONE)
+		authority_call(d, peer, &m.op);
 	if (code) {
 		peer_reject_why(d, peer, h->channel, code, why);
 		return;

@@ -4,23 +4,31 @@
  * as JSON lines.
  *
  * A time is found by halving, since entries are in order, but where the clock was set back: each stretch
- * between two such places is looked at; a session by its id's bytes, before an
- * entry is taken apart; a page from its owner row, or backwards from the time.
+ * between two such places is looked at; a session, and what is rare, by the index; a page from its owner
+ * row, or backwards from the time by the index.
  */
 #include "config.h"
 
 #include "runtime/audit.h"
 
+#include <errno.h>
 #include <inttypes.h>
+#include <signal.h>
 #include <sodium.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
+#include "runtime/audit_say.h"
 #include "runtime/store_read.h"
 #include "sched/check.h"
+
+enum { VERIFY_UNPROVEN = 3 }; /* an exit status */
 
 struct ask {
 	struct store_reader *reader;
@@ -28,33 +36,6 @@ struct ask {
 	uint64_t looked, found;
 	struct store_read_entry entry;
 };
-
-static const char *const kinds[STORE_KIND_COUNT] = {
-	"boot", "shutdown", "assign", "share", "free", "quarantine", "session_open", "session_close",
-	"turn_end", "incident", "config", "step_end", "forget", "archive",
-};
-static const char *const reasons[REASON_COUNT] = {"tag", "digest", "row", "beacon", "invariant", "lower",
-						      "device", "stuck"};
-static const char *const lost[] = {"", "pressure", "lease", "quarantine", "copy", "park", "policy"};
-
-static const char *reason_name(const struct store_record *r)
-{
-	if (r->kind == STORE_INCIDENT)
-		return r->reason < REASON_COUNT ? reasons[r->reason] : "other";
-	if (r->kind == STORE_ASSIGN)
-		return r->reason ? "zeroed" : ""; /* before it was given: another principal had it */
-	return r->reason < sizeof lost / sizeof lost[0] ? lost[r->reason] : "other";
-}
-
-static void time_text(uint64_t ns, char out[40])
-{
-	const time_t s = (time_t)(ns / 1000000000);
-	struct tm tm;
-	char text[24];
-	gmtime_r(&s, &tm);
-	strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%S", &tm);
-	snprintf(out, 40, "%s.%03uZ", text, (unsigned)(ns / 1000000 % 1000));
-}
 
 /* Seconds since 1970, or YYYY-MM-DDTHH:MM:SS in UTC. */
 static bool time_read(const char *text, uint64_t *ns)
@@ -83,55 +64,10 @@ static bool id_read(const char *text, uint8_t out[16])
 	return sodium_hex2bin(out, 16, text, strlen(text), NULL, &n, &end) == 0 && n == 16 && *end == 0;
 }
 
-static void id_text(const uint8_t id[16], char out[33])
-{
-	static const uint8_t none[16];
-	out[0] = 0;
-	if (memcmp(id, none, sizeof none) != 0)
-		sodium_bin2hex(out, 33, id, 16);
-}
-
-static void record_json(const struct store_read_entry *e, const struct store_record *r)
-{
-	char when[40], session[33], op[33];
-	time_text(e->wall_ns, when);
-	id_text(r->session, session);
-	id_text(r->op, op);
-	printf("{\"seq\": %" PRIu64 ", \"time\": \"%s\", \"boot\": %u, \"step\": %" PRIu64 ", \"kind\": \"%s\", "
-	       "\"reason\": \"%s\", \"principal\": %u, \"session\": \"%s\", \"op\": \"%s\", \"turn\": %u, "
-	       "\"place\": %u, \"group\": %u, \"page\": %u, \"pages\": %u, \"position\": %u, \"tag\": %" PRIu64
-	       ", \"value\": [%" PRIu64 ", %" PRIu64 "]}\n",
-	       e->seq, when, e->boot, e->step, kinds[r->kind], reason_name(r), r->principal, session, op, r->turn,
-	       r->place, r->group, r->page_first, r->page_count, r->position_first, r->tag_first, r->value[0],
-	       r->value[1]);
-}
-
-static void record_line(const struct store_read_entry *e, const struct store_record *r)
-{
-	char when[40], session[33], pages[40] = "";
-	time_text(e->wall_ns, when);
-	id_text(r->session, session);
-	if (r->page_count)
-		snprintf(pages, sizeof pages, "%u..%u", r->page_first, r->page_first + r->page_count - 1);
-	printf("%10" PRIu64 "  %s  %-13s %-10s %-13s %8u  %12" PRIu64 "  %4u  %-12.12s %s\n", e->seq, when,
-	       kinds[r->kind], reason_name(r), pages, r->position_first, r->tag_first, r->turn, session,
-	       e->partial ? "+" : "");
-}
-
-static void head_line(const struct ask *a)
-{
-	if (!a->json)
-		printf("%10s  %-24s  %-13s %-10s %-13s %8s  %12s  %4s  %s\n", "entry", "time", "kind", "reason",
-		       "pages", "position", "tag", "turn", "session");
-}
-
 static void record_show(struct ask *a, const struct store_record *r)
 {
 	a->found++;
-	if (a->json)
-		record_json(&a->entry, r);
-	else
-		record_line(&a->entry, r);
+	audit_say_record(&a->entry, r, a->json);
 }
 
 /* A boot or shutdown, as a record of its own. */
@@ -173,6 +109,36 @@ static bool covers(const struct store_record *r, uint32_t group, uint32_t page)
 	       page >= r->page_first && page - r->page_first < r->page_count;
 }
 
+/* Events of the page before an entry, backwards up to the assignment that began its holding: the index names
+   the entries that may have them. */
+static int page_history(struct ask *a, uint64_t seq, uint32_t group, uint32_t page)
+{
+	struct store_wanted wanted = {.count = 0};
+	store_want_page(&wanted, group, page);
+	store_want_kind(&wanted, STORE_BOOT);
+	while (seq > 1) {
+		const int code = store_reader_seek(a->reader, &wanted, seq - 1, true, &seq);
+		if (code)
+			return code == -ERR_NOT_FOUND ? 0 : code;
+		TRY(entry_at(a, seq));
+		if (a->entry.kind == STORE_BOOT)
+			break; /* memory begins anew with each boot */
+		for (uint32_t i = a->entry.count; i-- > 0;) {
+			struct store_record r = a->entry.records[i];
+			if (!covers(&r, group, page))
+				continue;
+			r.position_first += (page - r.page_first) * store_reader_page_tokens(a->reader);
+			r.tag_first += page - r.page_first;
+			r.page_first = page;
+			r.page_count = 1;
+			record_show(a, &r);
+			if (r.kind == STORE_ASSIGN)
+				return 0;
+		}
+	}
+	return 0;
+}
+
 /* Backwards from the time: events of the page up to the assignment that began its holding. */
 static int ask_page(struct ask *a, uint32_t group, uint32_t page, const char *at)
 {
@@ -194,25 +160,8 @@ static int ask_page(struct ask *a, uint32_t group, uint32_t page, const char *at
 	/* The row names the last entry that changed it: nothing lies between. */
 	if (known == 0 && row.last_seq < seq)
 		seq = row.last_seq + 1;
-	head_line(a);
-	for (seq--; seq >= store_reader_first(a->reader) && seq > 0; seq--) {
-		TRY(entry_at(a, seq));
-		if (a->entry.kind == STORE_BOOT)
-			break; /* memory begins anew with each boot */
-		for (uint32_t i = a->entry.count; i-- > 0;) {
-			struct store_record r = a->entry.records[i];
-			if (!covers(&r, group, page))
-				continue;
-			r.position_first += (page - r.page_first) * store_reader_page_tokens(a->reader);
-			r.tag_first += page - r.page_first;
-			r.page_first = page;
-			r.page_count = 1;
-			record_show(a, &r);
-			if (r.kind == STORE_ASSIGN)
-				return 0;
-		}
-	}
-	return 0;
+	audit_say_head(a->json);
+	return page_history(a, seq, group, page);
 }
 
 /* Every record that names the session, of all kinds or of one turn. */
@@ -224,8 +173,11 @@ static int ask_session(struct ask *a, const char *text, const char *turn)
 	const unsigned long wanted = turn ? strtoul(turn, &end, 10) : 0;
 	if (!id_read(text, id) || (turn && (*end || turn[0] < '0' || turn[0] > '9')))
 		return -ERR_BAD_ARG;
-	head_line(a);
-	while (store_reader_find(a->reader, seq + 1, id, sizeof id, &seq) == 0) {
+	struct store_wanted name;
+	int code;
+	store_want_session(&name, id);
+	audit_say_head(a->json);
+	while ((code = store_reader_seek(a->reader, &name, seq + 1, false, &seq)) == 0) {
 		TRY(entry_at(a, seq));
 		for (uint32_t i = 0; i < a->entry.count; i++) {
 			const struct store_record *r = &a->entry.records[i];
@@ -237,7 +189,7 @@ static int ask_session(struct ask *a, const char *text, const char *turn)
 				return 0;
 		}
 	}
-	return 0;
+	return code == -ERR_NOT_FOUND ? 0 : code;
 }
 
 static void turn_origin(const struct ask *a, const struct store_record *r)
@@ -263,8 +215,11 @@ static int ask_turn(struct ask *a, const char *text, const char *turn)
 	const unsigned long wanted = strtoul(turn, &end, 10);
 	if (!id_read(text, id) || *end || turn[0] < '0' || turn[0] > '9')
 		return -ERR_BAD_ARG;
-	head_line(a);
-	while (store_reader_find(a->reader, seq + 1, id, sizeof id, &seq) == 0) {
+	struct store_wanted name;
+	int code;
+	store_want_session(&name, id);
+	audit_say_head(a->json);
+	while ((code = store_reader_seek(a->reader, &name, seq + 1, false, &seq)) == 0) {
 		TRY(entry_at(a, seq));
 		for (uint32_t i = 0; i < a->entry.count; i++) {
 			const struct store_record *r = &a->entry.records[i];
@@ -280,7 +235,7 @@ static int ask_turn(struct ask *a, const char *text, const char *turn)
 			}
 		}
 	}
-	return -ERR_NOT_FOUND;
+	return code;
 }
 
 static int ask_between(struct ask *a, const char *from, const char *to)
@@ -288,7 +243,7 @@ static int ask_between(struct ask *a, const char *from, const char *to)
 	uint64_t first, last, t0, t1;
 	if (!time_read(from, &t0) || !time_read(to, &t1))
 		return -ERR_BAD_ARG;
-	head_line(a);
+	audit_say_head(a->json);
 	uint64_t next;
 	for (uint64_t low = store_reader_first(a->reader); low <= store_reader_last(a->reader); low = next) {
 		next = store_reader_ordered(a->reader, low);
@@ -308,31 +263,47 @@ static int ask_between(struct ask *a, const char *from, const char *to)
 static int ask_incidents(struct ask *a)
 {
 	static struct ask back;
-	head_line(a);
-	for (uint64_t seq = store_reader_first(a->reader); seq <= store_reader_last(a->reader); seq++) {
+	struct store_wanted wanted = {.count = 0};
+	uint64_t seq = 0;
+	int code;
+	store_want_kind(&wanted, STORE_INCIDENT);
+	audit_say_head(a->json);
+	while ((code = store_reader_seek(a->reader, &wanted, seq + 1, false, &seq)) == 0) {
 		TRY(entry_at(a, seq));
 		for (uint32_t i = 0; i < a->entry.count; i++) {
 			const struct store_record r = a->entry.records[i];
 			if (r.kind != STORE_INCIDENT)
 				continue;
 			record_show(a, &r);
-			back.reader = a->reader;
-			back.json = a->json;
-			bool over = r.reason == REASON_BEACON || r.reason == REASON_DEVICE || r.place != 0;
-			for (uint64_t s = seq - 1; !over && s >= store_reader_first(a->reader) && s > 0; s--) {
-				TRY(entry_at(&back, s));
-				over = back.entry.kind == STORE_BOOT;
-				for (uint32_t k = back.entry.count; !over && k-- > 0;)
-					if (covers(&back.entry.records[k], r.group, r.page_first)) {
-						record_show(&back, &back.entry.records[k]);
-						over = back.entry.records[k].kind == STORE_ASSIGN;
-					}
-			}
+			back = (struct ask){.reader = a->reader, .json = a->json};
+			if (r.reason != REASON_BEACON && r.reason != REASON_DEVICE && r.place == 0)
+				TRY(page_history(&back, seq, r.group, r.page_first));
 			a->looked += back.looked;
-			back.looked = 0;
+			a->found += back.found;
 		}
 	}
-	return 0;
+	return code == -ERR_NOT_FOUND ? 0 : code;
+}
+
+/* What the log has of a kind that is rare; of configuration, boots too: each says with what it began. */
+static int ask_kind(struct ask *a, uint8_t kind)
+{
+	struct store_wanted wanted = {.count = 0};
+	uint64_t seq = 0;
+	int code;
+	store_want_kind(&wanted, kind);
+	if (kind == STORE_CONFIG)
+		store_want_kind(&wanted, STORE_BOOT);
+	audit_say_head(a->json);
+	while ((code = store_reader_seek(a->reader, &wanted, seq + 1, false, &seq)) == 0) {
+		TRY(entry_at(a, seq));
+		if (kind == STORE_CONFIG && a->entry.kind == STORE_BOOT)
+			mark_show(a);
+		for (uint32_t i = 0; i < a->entry.count; i++)
+			if (a->entry.records[i].kind == kind)
+				record_show(a, &a->entry.records[i]);
+	}
+	return code == -ERR_NOT_FOUND ? 0 : code;
 }
 
 static int ask_export(struct ask *a)
@@ -342,7 +313,7 @@ static int ask_export(struct ask *a)
 		TRY(entry_at(a, seq));
 		mark_show(a);
 		for (uint32_t i = 0; i < a->entry.count; i++)
-			record_json(&a->entry, &a->entry.records[i]);
+			audit_say_record(&a->entry, &a->entry.records[i], true);
 	}
 	return 0;
 }
@@ -357,11 +328,21 @@ static void verified_line(const struct store_verified *v)
 	printf("; %" PRIu64 " owner rows; boot %u%s\n", v->rows, v->boot, v->clean ? ", closed" : "");
 }
 
-static void keys_line(const struct store_verified *v)
+/* Entries that the index speaks of: a question reads the rest one by one. */
+static void index_line(const struct store_verified *v)
+{
+	printf("index: of %" PRIu64 " entries, and it says what they say\n", v->indexed);
+}
+
+static void unproven_lines(const struct store_verify *what, const struct store_verified *v)
 {
 	if (v->keyless)
-		printf("keys: not here; what is verified needs none, but no session can be read, and no daemon "
-		       "starts on this folder\n");
+		printf("not proven: the file 'keys' is not here, so neither that sessions can be read, nor that it "
+		       "would be of this log and as new; no daemon starts on this folder\n");
+	if (v->signed_right < v->anchors)
+		printf("not proven: who made %" PRIu64 " of the %" PRIu64 " anchors: their keys are not in '%s'; "
+		       "say where they were taken to: --anchor-key DIR\n", v->anchors - v->signed_right, v->anchors,
+		       what->key_dir ? what->key_dir : what->anchor_dir);
 }
 
 static void anchors_line(const struct store_verify *what, const struct store_verified *v)
@@ -383,13 +364,16 @@ static int verify(const struct store_verify *what, bool json)
 	char reason[STORE_REASON_MAX] = "";
 	const int code = store_verify_all(what, &v, reason);
 	const uint64_t tail = v.entries > v.anchored ? v.entries - v.anchored : 0;
+	const bool proven = code == 0 && !v.keyless && v.signed_right == v.anchors;
 	if (json) {
 		printf("{\"ok\": %s, \"entries\": %" PRIu64 ", \"rows\": %" PRIu64 ", \"boot\": %u, "
 		       "\"clean\": %s, \"first\": %" PRIu64 ", \"archived\": %" PRIu64 ", \"anchored\": %" PRIu64
 		       ", \"tail\": %" PRIu64 ", \"anchors\": %" PRIu64 ", \"signed\": %" PRIu64
-		       ", \"keys\": %s, \"error\": \"%s\"}\n", code ? "false" : "true", v.entries, v.rows, v.boot,
+		       ", \"keys\": %s, \"indexed\": %" PRIu64 ", \"proven\": %s, \"error\": \"%s\"}\n",
+		       code ? "false" : "true", v.entries, v.rows, v.boot,
 		       v.clean ? "true" : "false", v.first, v.archived, v.anchored, tail, v.anchors,
-		       v.signed_right, v.keyless ? "false" : "true", code ? err_name(code) : "");
+		       v.signed_right, v.keyless ? "false" : "true", v.indexed, proven ? "true" : "false",
+		       code ? err_name(code) : "");
 	} else if (code == 0 || v.anchored) {
 		if (code == 0)
 			verified_line(&v);
@@ -397,11 +381,13 @@ static int verify(const struct store_verify *what, bool json)
 		if (code == 0)
 			printf("unanchored tail: %" PRIu64 " entries\n", tail);
 		if (code == 0)
-			keys_line(&v);
+			index_line(&v);
+		if (code == 0)
+			unproven_lines(what, &v);
 	}
 	if (code)
 		fprintf(stderr, "holdfastd: audit: %s%s\n", json ? "" : "broken: ", reason);
-	return code ? 1 : 0;
+	return code ? 1 : proven ? 0 : VERIFY_UNPROVEN;
 }
 
 static int archive(const char *dir, const char *keep, bool json)
@@ -426,11 +412,15 @@ static const char help[] =
 	"  turn ID N           where the context of its turn N (from 0) came from\n"
 	"  between TIME TIME   all that happened\n"
 	"  incidents           each with its page's history\n"
+	"  refusals            who was refused what, by key, user, role or session; who was cut off\n"
+	"  configuration       with what each boot began, and what reloads changed\n"
 	"  verify              chain, anchors, owner rows: anchored, unanchored tail, or where it is broken\n"
 	"  export              everything, as JSON lines\n"
 	"  archive [KEEP]      moves all but the last KEEP entries to segments; not beside a daemon\n"
 	"--anchor is for verify: the folder of the daemon's --anchor. --anchor-key: where its *.key files were\n"
 	"taken to. Without the keys the anchors are compared, but not their signatures.\n"
+	"verify ends with 0 when all is proven, 1 when the log is broken, 3 when nothing is wrong but something\n"
+	"could not be proven, since keys are not here; it says what.\n"
 	"TIME is seconds since 1970, or 2026-01-31T12:00:00 (UTC). Works beside a running daemon, and without.\n";
 
 static const char *state_default(void)
@@ -468,6 +458,10 @@ static int question(struct ask *a, int count, const char **word)
 		return ask_between(a, word[1], word[2]);
 	if (strcmp(what, "incidents") == 0 && count == 1)
 		return ask_incidents(a);
+	if (strcmp(what, "refusals") == 0 && count == 1)
+		return ask_kind(a, STORE_AUTH);
+	if (strcmp(what, "configuration") == 0 && count == 1)
+		return ask_kind(a, STORE_CONFIG);
 	if (strcmp(what, "export") == 0 && count == 1)
 		return ask_export(a);
 	return -ERR_BAD_ARG;
@@ -513,14 +507,15 @@ static int arguments_read(int argc, char **argv, struct command *c)
 static int ask(struct ask *a, struct command *c)
 {
 	char reason[STORE_REASON_MAX];
-	int code = store_reader_open(c->dir, &a->reader, reason);
+	int code = store_reader_open_unseen(c->dir, &a->reader, reason);
 	if (code) {
 		fprintf(stderr, "holdfastd: audit: %s\n", reason);
 		return 1;
 	}
-	const uint64_t last = store_reader_last(a->reader);
+	const uint64_t last = store_reader_last(a->reader), first = store_reader_first(a->reader);
 	a->json = c->json;
 	code = question(a, c->count, c->word);
+	const uint64_t looked = a->looked + store_reader_passed(a->reader), all = last ? last - first + 1 : 0;
 	store_reader_close(&a->reader);
 	if (code == -ERR_BAD_ARG)
 		return 2;
@@ -528,8 +523,34 @@ static int ask(struct ask *a, struct command *c)
 		fprintf(stderr, "holdfastd: audit: %s\n", err_text(code));
 	else if (!a->json)
 		fprintf(stderr, "%" PRIu64 " records; %" PRIu64 " entries looked at of %" PRIu64 "\n", a->found,
-			a->looked, last);
+			looked, all);
 	return code == 0 ? 0 : 1;
+}
+
+/* In a child: what a crafted file can crash is only that. */
+static int ask_apart(struct ask *a, struct command *c)
+{
+	const pid_t parent = getpid();
+	int status = 0;
+	fflush(stdout);
+	const pid_t pid = fork();
+	if (pid < 0)
+		return ask(a, c);
+	if (pid == 0) {
+		prctl(PR_SET_PDEATHSIG, SIGKILL);
+		if (getppid() != parent) /* it died before that line */
+			_exit(1);
+		const int code = ask(a, c);
+		_exit(fflush(stdout) == 0 ? code : 1);
+	}
+	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
+		;
+	if (WIFEXITED(status))
+		return WEXITSTATUS(status);
+	if (WTERMSIG(status) != SIGPIPE)
+		fprintf(stderr, "holdfastd: audit: reading '%s' ended a process (signal %d): data.mdb is damaged; "
+			"restore the folder from a copy\n", c->dir, WTERMSIG(status));
+	return 1;
 }
 
 int audit_main(int argc, char **argv)
@@ -547,7 +568,7 @@ int audit_main(int argc, char **argv)
 	else if (code == 0 && strcmp(c.word[0], "archive") == 0 && c.count <= 2)
 		code = archive(c.dir, c.word[1], c.json);
 	else if (code == 0)
-		code = ask(&a, &c);
+		code = ask_apart(&a, &c);
 	if (code == 2)
 		fputs(help, stderr);
 	return code;

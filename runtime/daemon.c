@@ -311,6 +311,7 @@ static int parents_make(const char *path)
 
 static int store_start(struct daemon *d)
 {
+	static char text[STORE_CONFIG_MAX];
 	struct store_options so;
 	char reason[STORE_REASON_MAX];
 	const char *warning = NULL;
@@ -330,6 +331,8 @@ static int store_start(struct daemon *d)
 	so.anchor_ms = (uint32_t)d->options.anchor_ms;
 	so.anchor_entries = (uint32_t)d->options.anchor_entries;
 	so.page_tokens = d->limits.page_tokens;
+	so.config = text;
+	options_text(&d->options, text, sizeof text);
 	const uint32_t most = sched_effect_max(&d->limits) * 2 + 4096;
 	so.keep_bytes = 4 * KEEP_STEP_BYTES;
 	while (so.ring_records < most)
@@ -487,6 +490,7 @@ static int daemon_open(struct daemon *d)
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
+	authority_start(d);
 	TRY(public_open(d));
 	TRY(endpoint_open(d));
 	TRY(outlets_open(d));

@@ -16,6 +16,7 @@
 #include <stdio.h>
 
 #include "clients/wire.h"
+#include "runtime/authority.h"
 #include "runtime/inject.h"
 #include "runtime/options.h"
 #include "runtime/records.h"
@@ -50,6 +51,7 @@ struct daemon {
 	struct event_log *events;
 	struct kv *kv;         /* NULL: nobody asked for events of blocks */
 	struct tenants tenants, tenants_fresh;
+	struct authority authority;
 	int epoll, signals;
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled, tokens_forced;

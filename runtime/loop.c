@@ -135,6 +135,8 @@ static void hello(struct daemon *d, uint32_t peer, const void *body, size_t leng
 		code = -ERR_LIMIT;
 	if (code == 0 && m.act_as.at)
 		code = act_as(d, p, &m.act_as);
+	if (code == -ERR_FORBIDDEN)
+		authority_denied(d, peer, AUTH_ACT_AS, NULL, NULL);
 	if (code) {
 		peer_reject(d, peer, 0, code);
 		return;
@@ -178,6 +180,8 @@ static void cancel(struct daemon *d, uint32_t peer, const struct wire_header *h,
 	}
 	const uint32_t call = m.has_op ? call_of_op(d, d->peers[peer].principal, &m.op)
 				       : call_of_channel(d, peer, h->channel);
+	if (call == NONE && m.has_op)
+		authority_call(d, peer, &m.op);
 	if (call == NONE)
 		peer_reject(d, peer, h->channel, ERR_NOT_FOUND);
 	else if (d->calls[call].state == CALL_DEFERRED) {
@@ -210,6 +214,7 @@ void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, 
 		  size_t length, const void *blob, size_t blob_length)
 {
 	if (d->peers[peer].chosen) {
+		authority_denied(d, peer, AUTH_ROUTING, NULL, NULL);
 		peer_reject(d, peer, h->channel, ERR_ROUTING_ID);
 		return;
 	}
@@ -223,6 +228,7 @@ void loop_message(struct daemon *d, uint32_t peer, const struct wire_header *h, 
 	}
 	if (d->door[d->peers[peer].door].control &&
 	    (h->type == WIRE_RESUME || h->type == WIRE_WINDOW || h->type == WIRE_ACK)) {
+		authority_denied(d, peer, AUTH_ROLE, NULL, NULL);
 		peer_reject(d, peer, h->channel, ERR_FORBIDDEN);
 		return;
 	}
@@ -247,6 +253,7 @@ static void revoked(struct daemon *d, uint32_t peer)
 	for (uint32_t i = 0; i < d->calls_top; i++)
 		if (d->calls[i].state != CALL_FREE && d->calls[i].peer == peer)
 			d->calls[i].detach_us = 0;
+	authority_denied(d, peer, AUTH_REVOKED, NULL, NULL);
 	peer_reject(d, peer, 0, ERR_KEY_REVOKED);
 	peer_gone(d, peer);
 }
@@ -430,28 +437,12 @@ static bool drain_over(struct daemon *d)
 	return true;
 }
 
-/* A file that is wrong changes nothing: who is in stays in, and no more come. */
-static void tenants_again(struct daemon *d)
-{
-	if (!d->options.tenants[0])
-		return;
-	if (tenants_read(d->options.tenants, &d->tenants_fresh) != 0) {
-		log_say(LOG_ERROR, "the tenants are as they were");
-		return;
-	}
-	const bool more = tenants_reload(&d->tenants, &d->tenants_fresh);
-	/* Who listens to events sends nothing at which he could be refused. */
-	outlets_again(d);
-	log_say(LOG_NOTICE, "tenants read again: %u grants%s", d->tenants.grant_count,
-		more ? "; new tenants, and other endpoints, need a restart" : "");
-}
-
 static void signals_take(struct daemon *d)
 {
 	struct signalfd_siginfo info;
 	while (read(d->signals, &info, sizeof info) == sizeof info) {
 		if (info.ssi_signo == SIGHUP) {
-			tenants_again(d);
+			authority_reload(d);
 			continue;
 		}
 		if (d->draining) {
@@ -608,6 +599,8 @@ void loop_work(struct daemon *d, bool *more, uint64_t *calls_next)
 	*calls_next = reap < *calls_next ? reap : *calls_next;
 	if (d->owed_count && d->now_us + OWED_RETRY_US < *calls_next)
 		*calls_next = d->now_us + OWED_RETRY_US;
+	const uint64_t held = authority_tick(d);
+	*calls_next = held < *calls_next ? held : *calls_next;
 	const uint64_t sweep = keep_sweep(d), forget = forget_tick(d), scrub = digests_scrub(d);
 	*calls_next = forget < *calls_next ? forget : *calls_next;
 	*calls_next = sweep < *calls_next ? sweep : *calls_next;
@@ -645,6 +638,7 @@ int loop_run(struct daemon *d)
 	}
 	if (d->failed)
 		lost_calls(d);
+	authority_end(d);
 	close(d->epoll);
 	return d->failed ? -ERR_INTERNAL : 0;
 }

@@ -94,13 +94,22 @@ void lower_close(struct daemon *d)
 	free(d->copied);
 }
 
-static void record_copy(struct daemon *d, const struct effect *e, uint8_t kind, uint32_t page, uint64_t tag)
+/* A page leaves the device, comes to it, or goes between the places below. */
+static void record_copy(struct daemon *d, const struct effect *e)
 {
+	const bool up = e->as.copy.place_to == PLACE_DEVICE, down = e->as.copy.place_from == PLACE_DEVICE;
+	const uint8_t kind = up ? STORE_ASSIGN : down ? STORE_FREE : STORE_MOVE;
+	const uint32_t page = up ? e->as.copy.page_to : e->as.copy.page_from;
 	const struct session *s = &d->sessions[e->session_key];
 	struct session_view view;
 	struct page_view seen;
-	struct store_record r = {.kind = kind, .place = PLACE_DEVICE, .principal = e->principal,
-				 .group = e->as.copy.group, .page_first = page, .page_count = 1, .tag_first = tag};
+	const uint64_t other = up ? e->as.copy.place_from : e->as.copy.place_to;
+	struct store_record r = {
+		.kind = kind, .reason = up ? ASSIGN_MOVED : down ? FREE_MOVED : 0, .principal = e->principal,
+		.place = (uint16_t)(up ? e->as.copy.place_to : e->as.copy.place_from), .group = e->as.copy.group,
+		.page_first = page, .page_count = 1, .tag_first = up ? e->as.copy.tag_to : e->as.copy.tag_from,
+		.value = {other << 32 | (up ? e->as.copy.page_from : e->as.copy.page_to),
+			  up ? e->as.copy.tag_from : e->as.copy.tag_to}};
 	if (sched_page(d->sched, e->as.copy.group, page, &seen) == 0 && kind == STORE_ASSIGN)
 		r.position_first = seen.position;
 	if (s->used && sched_session(d->sched, e->session, &view) == 0) {
@@ -137,12 +146,9 @@ void lower_copy(struct daemon *d, const struct effect *e)
 		lower_disk_copy(d, e);
 	else
 		host_copy(d, e, up);
-	if (up) {
+	if (up)
 		forget_page_given(d, group, e->as.copy.page_to, e->principal);
-		record_copy(d, e, STORE_ASSIGN, e->as.copy.page_to, e->as.copy.tag_to);
-	} else if (e->as.copy.place_from == PLACE_DEVICE) {
-		record_copy(d, e, STORE_FREE, e->as.copy.page_from, e->as.copy.tag_from);
-	}
+	record_copy(d, e);
 }
 
 /* A job with copies and no batch goes as soon as there is another one to fill. */

@@ -17,9 +17,6 @@ struct found {
 	bool adopted;
 };
 
-/* What the audit log's CONFIG record of the disk tier says, as its reason. */
-enum { CONFIG_MODEL = 1, CONFIG_PLAN, CONFIG_REFUSED, CONFIG_ANEW };
-
 enum { SPARE_PART = 64, SPARE_LEAST = 8, CLOSE_MS = 2000 };
 
 static void config_record(struct daemon *d, uint8_t reason, uint64_t pages)
@@ -378,18 +375,18 @@ void lower_adopted(struct daemon *d)
 {
 	struct lower_disk *x = d->disk;
 	if (d->disk_refused)
-		config_record(d, CONFIG_REFUSED, 0);
+		config_record(d, CONFIG_DISK_REFUSED, 0);
 	if (!x)
 		return;
 	if (x->anew)
-		config_record(d, CONFIG_ANEW, 0);
+		config_record(d, CONFIG_DISK_ANEW, 0);
 	if (x->void_model) {
-		config_record(d, CONFIG_MODEL, x->void_model);
+		config_record(d, CONFIG_DISK_MODEL, x->void_model);
 		log_say(LOG_ERROR, "%llu pages of the disk tier were made by another model file: they are void",
 			(unsigned long long)x->void_model);
 	}
 	if (x->void_plan) {
-		config_record(d, CONFIG_PLAN, x->void_plan);
+		config_record(d, CONFIG_DISK_PLAN, x->void_plan);
 		log_say(LOG_ERROR, "%llu pages of the disk tier were made under another precision plan: they are "
 			"void",
 			(unsigned long long)x->void_plan);

@@ -396,6 +396,8 @@ int method_session_check(struct daemon *d, uint32_t call, const struct wire_call
 	if (!methods[m->method].session)
 		return 0;
 	const uint32_t session = session_find(d, c->principal, &m->sess);
+	if (m->has_sess && session == NONE && c->peer != NONE)
+		authority_session(d, c->peer, &m->sess);
 	if (!m->has_sess || session == NONE)
 		return ERR_NOT_FOUND;
 	struct session *s = &d->sessions[session];
@@ -462,6 +464,8 @@ void method_call(struct daemon *d, uint32_t peer, uint64_t channel, const void *
 	if (code == 0 && methods[m->method].writes &&
 	    (d->door[p->door].control || !(p->roles & (ROLE_AGENT | ROLE_GATEWAY))))
 		code = -ERR_FORBIDDEN;
+	if (code == -ERR_FORBIDDEN)
+		authority_denied(d, peer, AUTH_ROLE, NULL, NULL);
 	/* Without room to record it nothing begins; what only looks is still served, and on a full disk
 	   what gives room back is too. */
 	if (code == 0 && methods[m->method].writes && (!step_room(d) || keep_stalled(d)))

@@ -455,3 +455,52 @@ int options_read(int argc, char **argv, struct options *out)
 	}
 	return folders_default(out);
 }
+
+/* "--name value"; 0: it is the default. */
+static int option_text(const struct entry *e, const struct options *o, const struct options *standard,
+		       char *out, size_t room)
+{
+	const char *field = (const char *)o + e->at;
+	const uint64_t bytes = e->kind == KIND_TEXT ? 0 : e->kind == KIND_FLAG ? sizeof(bool) : sizeof(uint64_t);
+	const char *const was = (const char *)standard + e->at;
+	uint64_t number = 0;
+	if (e->kind == KIND_TEXT ? strcmp(field, was) == 0 : memcmp(field, was, bytes) == 0)
+		return 0;
+	memcpy(&number, field, bytes);
+	if (e->kind == KIND_TEXT)
+		return snprintf(out, room, "--%s %s", e->name, field);
+	if (e->kind == KIND_FLAG)
+		return snprintf(out, room, "--%s", e->name);
+	const char *choice = e->kind == KIND_CHOICE ? e->choices : NULL;
+	for (uint64_t i = 0; choice && i < number; i++)
+		choice = strchr(choice, '|') ? strchr(choice, '|') + 1 : NULL;
+	if (choice)
+		return snprintf(out, room, "--%s %.*s", e->name, (int)strcspn(choice, "|"), choice);
+	return snprintf(out, room, "--%s %llu", e->name, (unsigned long long)number);
+}
+
+size_t options_text(const struct options *o, char *out, size_t room)
+{
+	static struct options standard;
+	size_t at = 0;
+	memset(&standard, 0, sizeof standard);
+	for (int i = 0; i < ENTRY_COUNT; i++)
+		if (table[i].standard && table[i].standard[0])
+			option_set(&table[i], table[i].standard, &standard, "--");
+	out[0] = 0;
+	for (int i = 0; i < ENTRY_COUNT; i++) {
+		const size_t space = at > 0;
+		const size_t left = at + space < room ? room - at - space : 0;
+		const int n = left ? option_text(&table[i], o, &standard, out + at + space, left) : 0;
+		if (n <= 0)
+			continue;
+		if (at + space + (size_t)n >= room) {
+			out[at] = 0;
+			continue;
+		}
+		if (space)
+			out[at] = ' ';
+		at += space + (size_t)n;
+	}
+	return at;
+}

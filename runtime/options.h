@@ -6,6 +6,7 @@
 #define HOLDFAST_RUNTIME_OPTIONS_H
 
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 enum { OPTIONS_PATH_MAX = 4096 };
@@ -58,5 +59,9 @@ struct options {
    looked at). On refusal prints one line to stderr and returns the exit code 2 (or 1 for a config
    file that cannot be read); 0 when all is well; -1 when help was asked for and printed. */
 int options_read(int argc, char **argv, struct options *out);
+
+/* The options that are not the default, as they would be typed, one a space; what has no room is left out.
+   What the environment named, or the daemon chose, is there too. Returns the length. */
+size_t options_text(const struct options *o, char *out, size_t room);
 
 #endif

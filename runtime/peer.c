@@ -313,7 +313,7 @@ static bool grant_holds(const struct grant *g, bool operators)
 
 /* Local sockets say "localhost:UID:GID:PID", which is the kernel's word; over TCP there must be a key.
    Either must be allowed at that tenant. Fills in the user id. */
-static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[64])
+static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[64], uint32_t *tenant_of)
 {
 	unsigned uid = 0;
 	char key[KEY_CHARS + 1];
@@ -325,6 +325,7 @@ static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[
 	if (operators)
 		*slash = 0;
 	const uint32_t tenant = tenants_find(&d->tenants, r->frame[2]);
+	*tenant_of = tenant;
 	if (tenant == UINT32_MAX)
 		return false;
 	const bool local = tenant == 0 || strncmp(d->tenants.tenant[tenant].listen, "ipc:", 4) == 0;
@@ -333,9 +334,9 @@ static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[
 		return tenant == 0 ? !operators || uid == getuid()
 				   : grant_holds(tenants_uid(&d->tenants, tenant, uid), operators);
 	}
-	if (strcmp(r->frame[5], "CURVE") != 0 || r->count != 7 || r->length[6] != 32)
+	if (strcmp(r->frame[5], "CURVE") != 0 || r->count != 7 || r->length[6] != KEY_BYTES)
 		return false;
-	if (!zmq_z85_encode(key, (const uint8_t *)r->frame[6], 32))
+	if (!zmq_z85_encode(key, (const uint8_t *)r->frame[6], KEY_BYTES))
 		return false;
 	snprintf(user, 64, "k:%s", key);
 	return tenant != 0 && grant_holds(tenants_key(&d->tenants, tenant, key), operators);
@@ -343,11 +344,15 @@ static bool zap_allows(const struct daemon *d, struct zap_request *r, char user[
 
 void zap_serve(struct daemon *d)
 {
-	struct zap_request r;
+	struct zap_request r = {.count = 0};
 	char user[64] = "";
 	if (!zap_read(d, &r))
 		return;
-	const bool known = zap_allows(d, &r, user);
+	uint32_t tenant = UINT32_MAX;
+	const bool known = zap_allows(d, &r, user, &tenant);
+	const uint8_t *key = r.length[6] == KEY_BYTES ? (const uint8_t *)r.frame[6] : NULL;
+	if (!known && tenant != UINT32_MAX)
+		authority_refused(d, tenant, key, r.frame[3]);
 	zmq_send(d->zap, "1.0", 3, ZMQ_SNDMORE);
 	zmq_send(d->zap, r.frame[1], r.length[1], ZMQ_SNDMORE);
 	zmq_send(d->zap, known ? "200" : "400", 3, ZMQ_SNDMORE);

@@ -18,7 +18,7 @@
 #include "runtime/store_inside.h"
 #include "sched/check.h"
 
-enum { MAP_BYTES_MIN = 1 << 20, RING_MAX = 1 << 24 };
+enum { MAP_BYTES_MIN = 1 << 20, RING_MAX = 1 << 24, MARKS_ROOM_MAX = 1 << 19 };
 
 void store_options_default(struct store_options *options)
 {
@@ -67,7 +67,7 @@ static int boot_record(struct store *s)
 	struct batch b = {.head = s->disk.head};
 	b.head.boot++;
 	TRY(store_batch_begin(s, &b));
-	int err = store_put_boot(b.txn, &s->disk, &b.head, s->options.page_tokens);
+	int err = store_put_boot(b.txn, &s->disk, &b.head, s->options.page_tokens, s->options.config);
 	if (err == 0)
 		err = beacons_put(s, &b);
 	if (err != 0) {
@@ -88,6 +88,7 @@ static void store_free(struct store *s)
 	vault_close(&s->vault);
 	anchor_close(&s->anchor);
 	archive_close(&s->archive);
+	index_close(&s->index);
 	store_disk_close(&s->disk);
 	if (s->event_fd >= 0)
 		close(s->event_fd);
@@ -130,9 +131,14 @@ static int parts_open(struct store *s, const struct store_options *options, char
 	TRY(anchor_open(&s->anchor, &s->disk, options->anchor_dir, reason));
 	uint64_t flushes;
 	TRY(store_flushes(&s->disk, &flushes, reason));
+	/* A record may bring an incident along. */
+	const uint64_t marks = options->ring_records * 2ull * INDEX_RECORD;
 	TRY(vault_open(options->dir, options->owners, s->disk.uuid, flushes, &s->vault, reason));
 	int err = archive_open(&s->archive, &s->disk);
 	atomic_store(&s->archived, s->disk.archived.seq);
+	if (err == 0)
+		err = index_open(&s->index, &s->disk, (uint32_t)(marks < MARKS_ROOM_MAX ? marks : MARKS_ROOM_MAX));
+	s->disk.marks = &s->index;
 	if (err == 0)
 		err = room_open(s);
 	/* What the first entry relies on: without the keys no later start would take the log. */
@@ -159,7 +165,6 @@ int store_open(const struct store_options *options, struct store **out, char *re
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
 	pthread_mutex_init(&s->map, NULL);
 	s->options = *options;
-	s->options.dir = s->options.anchor_dir = NULL; /* the caller's; disk has a copy */
 	s->mask = options->ring_records - 1;
 	s->disk.lock_fd = s->disk.beacon_fd = -1;
 	s->anchor.fd = s->anchor.key_fd = s->archive.fd = -1;
@@ -172,6 +177,8 @@ int store_open(const struct store_options *options, struct store **out, char *re
 			     options->ring_records);
 	if (err == 0)
 		err = parts_open(s, options, reason, warning);
+	/* The caller's; disk has a copy. */
+	s->options.dir = s->options.anchor_dir = s->options.config = NULL;
 	if (err != 0) {
 		store_free(s);
 		return err;
@@ -182,7 +189,7 @@ int store_open(const struct store_options *options, struct store **out, char *re
 
 static int shutdown_record(struct store *s)
 {
-	struct batch b = {.head = s->disk.head};
+	struct batch b = {.head = s->disk.head, .last = true};
 	TRY(store_batch_begin(s, &b));
 	int err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
 	if (err != 0) {

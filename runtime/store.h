@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STORE_REASON_MAX = 400 };
+enum { STORE_REASON_MAX = 400, STORE_CONFIG_MAX = 3500 /* bytes of a boot's text */ };
 
 enum store_kind {
 	STORE_BOOT, STORE_SHUTDOWN, STORE_ASSIGN, STORE_SHARE, STORE_FREE, STORE_QUARANTINE,
@@ -20,6 +20,8 @@ enum store_kind {
 	STORE_STEP_END, /* closes a step: what was pushed since the last belongs to it */
 	STORE_FORGET,   /* a session's text, tokens and pages were removed everywhere */
 	STORE_ARCHIVE,  /* the store's own: entries value[0] to value[1] lie in a segment now */
+	STORE_AUTH,     /* somebody was refused what he may not */
+	STORE_MOVE,     /* of a page below the device; from there it is a FREE, to there an ASSIGN */
 	STORE_KIND_COUNT
 };
 
@@ -36,10 +38,46 @@ enum store_reason {
 	REASON_COUNT
 };
 
+/* A page that goes to another place, or comes from one: value[0] is that place << 32 | the page there,
+   value[1] its tag there. So a page is followed through all places by the records of its session. */
+enum { ASSIGN_ZEROED = 1, ASSIGN_MOVED = 2, FREE_MOVED = 15 };
+
+/* Why somebody was refused; `reason` of a STORE_AUTH. KEY, USER: a connection, of nobody that is known
+   (principal UINT32_MAX). Of all others the principal says who. */
+enum store_auth {
+	AUTH_KEY,     /* not in the list of that tenant; op: its BLAKE2b-128; session: from where, as IPv6 */
+	AUTH_USER,    /* of this machine, not in the list; turn: uid, group: process */
+	AUTH_REVOKED, /* was taken out of the list by a reload, or its day is over: cut off */
+	AUTH_ACT_AS,  /* speaks for another, without being a gateway, or under a call that runs */
+	AUTH_ROLE,    /* a method that its role, or a control socket, does not do */
+	AUTH_SESSION, /* another's session; session: which */
+	AUTH_CALL,    /* another's call; op: which */
+	AUTH_ROUTING, /* named itself, so that it could get what is another's */
+	AUTH_REASONS
+};
+
+/* What a STORE_CONFIG speaks of. The first four: pages of the disk tier, value[0]: how many, in place. */
+enum store_config {
+	CONFIG_NONE,
+	CONFIG_DISK_MODEL, CONFIG_DISK_PLAN, /* void, since made with another */
+	CONFIG_DISK_REFUSED, CONFIG_DISK_ANEW,
+	CONFIG_OPTIONS, /* op: hash over the options that are not the default; their text is the boot's */
+	CONFIG_MODEL,   /* op, session: the 32 bytes of its hash */
+	CONFIG_PLAN,    /* op: the hash of the precision plan */
+	CONFIG_TENANTS, /* op: hash over tenants and grants; value: tenants, grants */
+	CONFIG_TENANT,  /* op: its name; place: its number; value[1]: grants */
+	CONFIG_RELOAD,  /* as TENANTS; turn: grants that came, group: went; position_first: tenants whose limits
+			   changed; place: 1: the file names what needs a restart */
+	CONFIG_RELOAD_REFUSED, /* the file is wrong, and nothing changed */
+	CONFIG_MODEL_CHANGED, CONFIG_PLAN_CHANGED, /* since the boot before; op: what it was */
+	CONFIG_REASONS
+};
+
 /* One record; fields that a kind does not name are zero. */
 struct store_record {
 	uint8_t kind;
-	uint8_t reason;       /* ASSIGN: 1: zeroed first, since another principal had the pages */
+	uint8_t reason;       /* of INCIDENT, AUTH, CONFIG: enums above; ASSIGN: ZEROED first, since another
+				 principal had the pages; ASSIGN, FREE: MOVED */
 	uint16_t place;
 	uint32_t principal;
 	uint64_t step;        /* STEP_END: the scheduler's step */
@@ -48,7 +86,8 @@ struct store_record {
 	uint32_t turn;        /* the session's turn number */
 	uint32_t group, page_first, page_count, position_first;
 	uint64_t tag_first;
-	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag */
+	uint64_t value[2];    /* TURN_END: tokens sampled, end; INCIDENT: expected, found tag; AUTH: value[0]
+				 that were left out before it */
 	/* TURN_END says more: position_first the prompt's tokens, of which page_first were resident,
 	   tag_first >> 32 reloaded, group recomputed, tag_first's lower half new. */
 };
@@ -71,6 +110,7 @@ struct store_options {
 	uint64_t keep_bytes;    /* room for what is kept, on its way to the disk; power of two */
 	uint32_t owners;        /* sessions that may be kept at once */
 	uint32_t page_tokens;   /* positions in a page: where the pages of a run after its first begin */
+	const char *config;     /* what the process was started with, for the boot's record; NULL: not said */
 };
 void store_options_default(struct store_options *options);
 

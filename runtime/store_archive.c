@@ -17,8 +17,9 @@
 #include "runtime/fault.h"
 #include "sched/check.h"
 
-enum { COPY_MAX = 512, DROP_MAX = 4096, PATH_BYTES = 3200 };
-static const uint64_t segment_bytes_max = (uint64_t)ARCHIVE_SEGMENT * (STORE_VALUE_MAX + 12) + 4096;
+enum { COPY_MAX = 512, DROP_MAX = 4096, PATH_BYTES = 3200, ENTRY_MARK_BYTES = 8448 };
+static const uint64_t segment_bytes_max =
+	(uint64_t)ARCHIVE_SEGMENT * (STORE_VALUE_MAX + 12 + ENTRY_MARK_BYTES) + 4096;
 
 struct segment_head {
 	char magic[8];
@@ -197,12 +198,64 @@ static int copy_some(struct store_archive *a, const struct store_disk *disk)
 	return code;
 }
 
+/* The rows of the index that speak of its entries. */
+static int rows_copy(struct store_archive *a, const struct store_disk *disk)
+{
+	MDB_txn *txn;
+	int rc = mdb_txn_begin(disk->env, NULL, MDB_RDONLY, &txn), code = 0;
+	if (rc != 0)
+		return store_code(rc);
+	uint64_t seq = a->first, next;
+	while (code == 0 && seq <= a->last) {
+		struct index_head head;
+		MDB_val row;
+		if (index_row_find(txn, disk->index, seq, &row, &head, &next)) {
+			code = file_put(a, row.mv_data, row.mv_size);
+			next = head.last + 1;
+		}
+		seq = next;
+	}
+	mdb_txn_abort(txn);
+	/* Of the newest entries there is no row yet. */
+	struct index_head head;
+	const uint64_t *marks;
+	if (code == 0 && disk->marks != NULL && index_pending(disk->marks, &head, &marks) &&
+	    head.first <= a->last) {
+		code = file_put(a, &head, sizeof head);
+		if (code == 0)
+			code = file_put(a, marks, head.count * sizeof *marks);
+	}
+	return code;
+}
+
+/* Rows that speak of nothing else any more. */
+static int rows_drop(MDB_txn *txn, const struct store_disk *disk, uint64_t last)
+{
+	MDB_cursor *cursor;
+	MDB_val key, row;
+	struct index_head head;
+	int rc = mdb_cursor_open(txn, disk->index, &cursor);
+	if (rc != 0)
+		return rc;
+	for (rc = mdb_cursor_get(cursor, &key, &row, MDB_FIRST); rc == 0;
+	     rc = mdb_cursor_get(cursor, &key, &row, MDB_NEXT)) {
+		if (index_head_read(row.mv_data, row.mv_size, &head) == 0 && head.last > last)
+			break;
+		rc = mdb_cursor_del(cursor, 0);
+		if (rc != 0)
+			break;
+	}
+	mdb_cursor_close(cursor);
+	return rc == MDB_NOTFOUND ? 0 : rc;
+}
+
 static int file_seal(struct store_archive *a, const struct store_disk *disk)
 {
 	char from[PATH_BYTES], to[PATH_BYTES];
 	const uint64_t count = a->last - a->first + 1;
 	struct segment segment;
 	uint8_t hash[STORE_HASH];
+	TRY(rows_copy(a, disk));
 	TRY(file_put(a, a->place, count * sizeof *a->place));
 	TRY(file_put(a, &count, sizeof count));
 	if (fdatasync(a->fd) != 0)
@@ -235,6 +288,9 @@ static int drop_some(struct store_archive *a, struct store_disk *disk, struct st
 	int rc = mdb_txn_begin(disk->env, NULL, 0, &txn);
 	if (rc != 0)
 		return store_code(rc);
+	/* No row is put here: what makes room must need none. */
+	if (disk->marks != NULL)
+		index_again(disk->marks);
 	for (unsigned i = 0; rc == 0 && i < DROP_MAX && to.seq < a->last; i++) {
 		const uint64_t seq = to.seq + 1;
 		MDB_val key = {sizeof seq, (void *)&seq}, value;
@@ -246,6 +302,8 @@ static int drop_some(struct store_archive *a, struct store_disk *disk, struct st
 		rc = mdb_del(txn, disk->audit, &key, NULL);
 	}
 	*over = to.seq == a->last;
+	if (rc == 0 && *over)
+		rc = rows_drop(txn, disk, a->last);
 	int code = rc != 0 ? store_code(rc) : 0;
 	if (code == 0 && *over && memcmp(to.hash, a->hash, STORE_HASH) != 0)
 		code = -ERR_INTEGRITY;
@@ -264,6 +322,8 @@ static int drop_some(struct store_archive *a, struct store_disk *disk, struct st
 	rc = mdb_txn_commit(txn);
 	if (rc != 0)
 		return store_code(rc);
+	if (disk->marks != NULL)
+		index_commit(disk->marks);
 	disk->archived = to;
 	*head = now;
 	return 0;
@@ -400,6 +460,86 @@ int segment_entry(const struct segment *segment, uint64_t seq, const uint8_t **b
 void segment_before(const struct segment *segment, uint8_t hash[STORE_HASH])
 {
 	memcpy(hash, segment->bytes + offsetof(struct segment_head, before), STORE_HASH);
+}
+
+/* What lies between the last entry and the places. */
+static int rows_read(int fd, const struct segment_head *head, uint64_t size, struct segment_rows *out)
+{
+	uint64_t count = 0, at = 0;
+	uint32_t length = 0;
+	if (size < sizeof *head + sizeof count ||
+	    pread(fd, &count, sizeof count, (off_t)(size - sizeof count)) != sizeof count ||
+	    count != head->last - head->first + 1 || count > ARCHIVE_SEGMENT ||
+	    size < sizeof *head + (count + 1) * sizeof count)
+		return -ERR_BAD_FILE;
+	const uint64_t end = size - (count + 1) * sizeof count;
+	if (pread(fd, &at, sizeof at, (off_t)(end + (count - 1) * sizeof at)) != sizeof at || at < sizeof *head ||
+	    at > end - sizeof length || pread(fd, &length, sizeof length, (off_t)at) != sizeof length ||
+	    length > end - at - sizeof length)
+		return -ERR_BAD_FILE;
+	at += sizeof length + length;
+	out->size = end - at;
+	out->bytes = malloc(out->size + 1);
+	if (out->bytes == NULL)
+		return -ERR_MEMORY;
+	return pread(fd, out->bytes, out->size, (off_t)at) == (ssize_t)out->size ? 0 : -ERR_BAD_FILE;
+}
+
+int segment_rows_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq, struct segment_rows *out)
+{
+	char path[PATH_BYTES];
+	struct segment_head head;
+	struct stat st;
+	*out = (struct segment_rows){0};
+	TRY(segment_find(dir, seq, &out->first, &out->last));
+	segment_path(path, dir, out->first, out->last, "seg");
+	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+	if (fd < 0)
+		return store_code(errno);
+	int code = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= segment_bytes_max &&
+		   pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
+		   memcmp(head.magic, magic, sizeof magic) == 0 && memcmp(head.uuid, uuid, STORE_UUID) == 0 &&
+		   head.first == out->first && head.last == out->last ? 0 : -ERR_BAD_FILE;
+	if (code == 0)
+		code = rows_read(fd, &head, (uint64_t)st.st_size, out);
+	close(fd);
+	if (code != 0)
+		segment_rows_close(out);
+	return code;
+}
+
+void segment_rows_close(struct segment_rows *rows)
+{
+	free(rows->bytes);
+	*rows = (struct segment_rows){0};
+}
+
+int segment_rows_of(const struct segment *segment, struct segment_rows *out)
+{
+	const uint8_t *bytes;
+	uint32_t length;
+	*out = (struct segment_rows){.first = segment->first, .last = segment->last};
+	TRY(segment_entry(segment, segment->last, &bytes, &length));
+	if (bytes + length > segment->place)
+		return -ERR_BAD_FILE;
+	out->bytes = (uint8_t *)bytes + length;
+	out->size = (uint64_t)(segment->place - out->bytes);
+	return 0;
+}
+
+bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row,
+		      struct index_head *head)
+{
+	const uint64_t left = rows->size - *at;
+	if (*at > rows->size || left < sizeof *head)
+		return false;
+	memcpy(head, rows->bytes + *at, sizeof *head);
+	const uint64_t bytes = sizeof *head + (uint64_t)head->count * sizeof(uint64_t);
+	if (bytes > left || index_head_read(rows->bytes + *at, bytes, head) != 0)
+		return false;
+	*row = rows->bytes + *at;
+	*at += bytes;
+	return true;
 }
 
 uint64_t segments_first(const char *dir, uint64_t seq)

@@ -58,6 +58,20 @@ void segment_close(struct segment *segment);
 /* An entry of it, and the hash before its first one. */
 int segment_entry(const struct segment *segment, uint64_t seq, const uint8_t **bytes, uint32_t *length);
 void segment_before(const struct segment *segment, uint8_t hash[STORE_HASH]);
+/* The rows of the index that a segment carries; none in one of before there was an index. segment_rows_of:
+   of one that is open, whose memory they are. */
+struct segment_rows {
+	uint64_t first, last; /* the segment's entries */
+	uint8_t *bytes;
+	uint64_t size;
+};
+int segment_rows_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq,
+		      struct segment_rows *out);
+int segment_rows_of(const struct segment *segment, struct segment_rows *out);
+void segment_rows_close(struct segment_rows *rows);
+/* From *at on; false: there is no more, or it is none. */
+bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row,
+		      struct index_head *head);
 /* What each says of itself: of this log, and of the entries that its name says. Its entries are verify's. */
 int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason);
 /* The first entry from which on segments follow each other without a gap up to seq; seq + 1: none. */

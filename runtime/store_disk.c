@@ -360,6 +360,8 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "own", flags | MDB_INTEGERKEY, &disk->own);
 	/* A log of before these tables were has none of them yet. */
+	if (rc == 0)
+		rc = mdb_dbi_open(txn, "index", MDB_CREATE | MDB_INTEGERKEY, &disk->index);
 	for (unsigned i = 0; rc == 0 && i < TABLE_COUNT; i++)
 		rc = mdb_dbi_open(txn, store_table_names[i], MDB_CREATE, &disk->kept[i]);
 	uint32_t schema = STORE_SCHEMA, found = disk->schema;

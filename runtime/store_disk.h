@@ -18,6 +18,7 @@
  *	audit   seq u64, native, appended only -> struct store_header, body, 32 bytes of hash
  *	principal, session, turn, call, idem, expires: see store.h; a value begins with how it is
  *		sealed and ends in its sum
+ *	index   seq u64, native, of the first of a stretch of entries -> see store_index.h
  *	own     place << 56 | group << 48 | page, native, of the first of OWN_PAGES -> a struct store_own
  *		for each run of them
  *
@@ -33,11 +34,13 @@
 #include <stdint.h>
 
 #include "runtime/store.h"
+#include "runtime/store_index.h"
 
 enum {
-	STORE_SCHEMA = 4,
+	STORE_SCHEMA = 5,
 	STORE_SCHEMA_FIRST = 2,  /* of a log that is brought forward when it is opened */
 	STORE_SCHEMA_OWN = 4,    /* before it each page's owner was a value of its own */
+	STORE_SCHEMA_INDEX = 5,  /* before it there was no table `index`, and no record of authority */
 	STORE_HASH = 32,
 	STORE_UUID = 16,
 	STORE_BODY_MAX = 4000,   /* header, body and hash share one 4 KiB page with LMDB's 16 bytes */
@@ -110,7 +113,8 @@ struct store_disk {
 	char *dir;
 	int lock_fd, beacon_fd;
 	MDB_env *env;
-	MDB_dbi meta, audit, own, kept[TABLE_COUNT];
+	MDB_dbi meta, audit, own, index, kept[TABLE_COUNT];
+	struct store_index *marks; /* the writer's; NULL: what is put is not marked */
 	uint8_t uuid[STORE_UUID];
 	uint32_t schema; /* as found in the file 'uuid' */
 	struct store_head head;
@@ -191,16 +195,18 @@ uint64_t store_clock_ns(int clock);
 
 struct store_entry {
 	uint64_t mono_ns, wall_ns; /* when it was; 0: when it is put */
-	uint32_t bytes, count; /* of value so far; records in it */
+	uint32_t bytes, count, marks; /* of value so far; records in it; marks of them */
 	uint8_t value[STORE_VALUE_MAX];
+	uint32_t mark[264 * INDEX_RECORD + 1]; /* as many records as there is room for */
 };
 void store_entry_begin(struct store_entry *entry);
 bool store_entry_room(const struct store_entry *entry, uint32_t records); /* for so many more */
 void store_entry_add(struct store_entry *entry, const struct store_record *record);
 int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct store_disk *disk,
 			 struct store_head *head, uint64_t step, unsigned flags);
+/* config: text of STORE_CONFIG_MAX bytes at most, or NULL. */
 int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
-		   uint32_t page_tokens);
+		   uint32_t page_tokens, const char *config);
 /* A segment's range, as an entry; and up to where entries are in segments. */
 int store_put_archive(MDB_txn *txn, const struct store_disk *disk, struct store_head *head, uint64_t first,
 		      uint64_t last);
@@ -238,6 +244,7 @@ struct store_walk {
 	uint64_t segments_first; /* WALK_ALL: the first entry that was found at all */
 	uint64_t flushes;        /* of the keys */
 	uint64_t entries, rows, checked; /* checked: entries whose hash was computed */
+	uint64_t indexed;        /* WALK_ALL: entries that are in the index, which is right */
 	uint32_t schema;
 	bool clean;
 };
@@ -253,6 +260,11 @@ int store_walk_all(MDB_env *env, const uint8_t uuid[STORE_UUID], const struct st
 /* A name that is opened in a transaction lasts beyond it only if that is committed, a reading one too; so
    it is done before a transaction that is reset and renewed. */
 int store_names_keep(MDB_env *env);
+/* store_index_walk.c. The rows of the index, each within itself; then against the entries. */
+int index_walk(MDB_txn *txn, uint64_t last, bool live, char *reason);
+int index_verify(MDB_txn *txn, uint64_t archived, uint64_t last, bool live, uint64_t *indexed, char *reason);
+struct segment;
+int index_verify_segment(const struct segment *segment, uint64_t until, uint64_t *indexed, char *reason);
 /* In a child, which is all that a crafted file can crash. */
 int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
 		     enum store_found *found, char *reason);

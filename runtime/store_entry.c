@@ -136,7 +136,7 @@ void store_entry_begin(struct store_entry *entry)
 	entry->value[BODY + 1] = 0xcf;
 	entry->value[BODY_COUNT - 1] = 0xdc;
 	entry->bytes = BODY_RECORDS;
-	entry->count = 0;
+	entry->count = entry->marks = 0;
 	entry->mono_ns = entry->wall_ns = 0;
 }
 
@@ -178,6 +178,8 @@ void store_entry_add(struct store_entry *entry, const struct store_record *recor
 	msgpack_pack_uint64(&p, record->value[0]);
 	msgpack_pack_uint64(&p, record->value[1]);
 	entry->count++;
+	CHECK(entry->count <= STORE_ENTRY_RECORDS);
+	entry->marks += index_of_record(record, entry->mark + entry->marks);
 }
 
 static int meta_put(MDB_txn *txn, MDB_dbi meta, const char *name, const void *data, size_t bytes)
@@ -241,6 +243,8 @@ static int entry_put(struct store_entry *entry, MDB_txn *txn, const struct store
 		return store_code(rc);
 	if (header.wall_ns < head->wall_ns)
 		TRY(back_put(txn, disk, seq));
+	if (disk->marks != NULL)
+		index_add(disk->marks, seq, entry->mark, entry->marks);
 	head->seq = seq;
 	memcpy(head->hash, hash, sizeof hash);
 	head->mono_ns = header.mono_ns;
@@ -260,16 +264,21 @@ int store_entry_put_step(struct store_entry *entry, MDB_txn *txn, const struct s
 }
 
 int store_put_boot(MDB_txn *txn, const struct store_disk *disk, struct store_head *head,
-		   uint32_t page_tokens)
+		   uint32_t page_tokens, const char *config)
 {
-	struct store_entry entry = {.bytes = BODY};
+	const size_t length = config ? strnlen(config, STORE_CONFIG_MAX) : 0;
+	struct store_entry entry = {.bytes = BODY, .marks = 1, .mark = {index_of_kind(STORE_BOOT)}};
 	msgpack_packer p;
 	msgpack_packer_init(&p, &entry, entry_write);
-	msgpack_pack_array(&p, 3);
+	msgpack_pack_array(&p, 4);
 	msgpack_pack_uint32(&p, head->boot);
 	msgpack_pack_bin(&p, STORE_UUID);
 	msgpack_pack_bin_body(&p, disk->uuid, STORE_UUID);
 	msgpack_pack_uint32(&p, page_tokens);
+	/* As bytes: what it was started with need not be UTF-8. */
+	msgpack_pack_bin(&p, length);
+	if (length)
+		msgpack_pack_bin_body(&p, config, length);
 	TRY(meta_put(txn, disk->meta, "span", &page_tokens, sizeof page_tokens));
 	return entry_put(&entry, txn, disk, head, STORE_BOOT, disk->clean ? 0 : STORE_FLAG_UNCLEAN);
 }

@@ -63,6 +63,7 @@ struct store {
 	_Atomic unsigned beacons;
 	unsigned heard;
 	struct store_entry entry;    /* the writer's */
+	struct store_index index;    /* the writer's, as disk.marks */
 	struct vault *vault;         /* the loop's, but for its flush */
 	struct store_room room;
 	struct store_anchor anchor;
@@ -83,6 +84,7 @@ struct batch {
 	uint32_t conflicts;
 	bool open;         /* a part of the step in hand was put already */
 	bool changed;
+	bool last;         /* of this process: what is marked becomes a row */
 };
 int store_batch_begin(const struct store *s, struct batch *b);
 int store_batch_commit(const struct store *s, struct batch *b, bool clean);

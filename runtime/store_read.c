@@ -13,47 +13,29 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "runtime/store_anchor.h"
 #include "runtime/store_archive.h"
-#include "runtime/store_disk.h"
-#include "runtime/store_vault.h"
+#include "runtime/store_read_inside.h"
 #include "sched/check.h"
 
 /* Address space for reading: the file's own size counts, this is only what it may not exceed. */
 static const uint64_t map_bytes = 256ull << 30;
 
-struct store_reader {
-	struct store_disk disk;
-	struct store_walk walk;
-	MDB_txn *txn;
-	MDB_dbi audit, own;
-	struct segment segment; /* the one that was asked for last */
-	uint64_t first;   /* the first entry that is there */
-	bool live;        /* a daemon runs beside */
-	uint32_t page_tokens;
-	struct store_backs backs;
-};
-
-enum { LOOKS_MAX = 4096 }; /* entries that are passed over in one transaction: some milliseconds */
-
-/* Beside a daemon no transaction outlasts a call: old pages of the file are free again for the writer,
-   however long the caller takes with what it was given. */
-static int look_begin(const struct store_reader *r)
+int reader_look_begin(const struct store_reader *r)
 {
 	const int rc = r->live ? mdb_txn_renew(r->txn) : 0;
 	return rc == 0 ? 0 : store_code(rc);
 }
 
-static void look_end(const struct store_reader *r)
+void reader_look_end(const struct store_reader *r)
 {
 	if (r->live)
 		mdb_txn_reset(r->txn);
 }
 
-static int reader_look(struct store_reader *r, char *reason)
+static int reader_look(struct store_reader *r, bool unseen, char *reason)
 {
 	enum store_found found = STORE_WHOLE;
-	if (!r->live)
+	if (!r->live && !unseen)
 		TRY(store_walk_child(r->disk.dir, map_bytes, &r->disk, &found, reason));
 	if (found == STORE_EMPTY)
 		return store_refuse(reason, -ERR_BAD_FILE, "audit log: data.mdb has none of its tables");
@@ -71,6 +53,10 @@ static int reader_begin(struct store_reader *r, char *reason)
 		rc = mdb_dbi_open(r->txn, "audit", MDB_INTEGERKEY, &r->audit);
 	if (rc == 0)
 		rc = mdb_dbi_open(r->txn, "own", MDB_INTEGERKEY, &r->own);
+	if (rc == 0)
+		rc = mdb_dbi_open(r->txn, "index", MDB_INTEGERKEY, &r->index);
+	r->indexed = rc == 0;
+	rc = rc == MDB_NOTFOUND ? 0 : rc; /* of a version before it */
 	MDB_dbi meta;
 	MDB_val key = {4, "span"}, value;
 	r->page_tokens = 16;
@@ -82,11 +68,11 @@ static int reader_begin(struct store_reader *r, char *reason)
 		rc = MDB_CORRUPTED;
 	r->first = segments_first(r->disk.dir, r->walk.archived.seq);
 	if (rc == 0)
-		look_end(r);
+		reader_look_end(r);
 	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
 }
 
-static int reader_open(const char *dir, struct store_reader **out, char *reason)
+int reader_open(const char *dir, bool unseen, struct store_reader **out, char *reason)
 {
 	*out = NULL;
 	if (sodium_init() < 0)
@@ -96,20 +82,30 @@ static int reader_open(const char *dir, struct store_reader **out, char *reason)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
 	int err = store_disk_lock(dir, &r->disk, &r->live, reason);
 	if (err == 0)
-		err = reader_look(r, reason);
+		err = reader_look(r, unseen, reason);
 	if (err != 0)
 		store_reader_close(&r);
 	*out = r;
 	return err;
 }
 
-int store_reader_open(const char *dir, struct store_reader **out, char *reason)
+static int reader_open_begin(const char *dir, bool unseen, struct store_reader **out, char *reason)
 {
-	TRY(reader_open(dir, out, reason));
+	TRY(reader_open(dir, unseen, out, reason));
 	const int err = reader_begin(*out, reason);
 	if (err != 0)
 		store_reader_close(out);
 	return err;
+}
+
+int store_reader_open(const char *dir, struct store_reader **out, char *reason)
+{
+	return reader_open_begin(dir, false, out, reason);
+}
+
+int store_reader_open_unseen(const char *dir, struct store_reader **out, char *reason)
+{
+	return reader_open_begin(dir, true, out, reason);
 }
 
 void store_reader_close(struct store_reader **reader)
@@ -121,6 +117,7 @@ void store_reader_close(struct store_reader **reader)
 	if (r->txn != NULL)
 		mdb_txn_abort(r->txn);
 	segment_close(&r->segment);
+	segment_rows_close(&r->rows);
 	store_disk_close(&r->disk);
 	free(r);
 }
@@ -194,8 +191,17 @@ static bool body_read(const msgpack_object *body, struct store_read_entry *out)
 	if (body->type != MSGPACK_OBJECT_ARRAY || body->via.array.size == 0)
 		return false;
 	const msgpack_object *at = body->via.array.ptr;
-	if (out->kind == STORE_BOOT)
+	if (out->kind == STORE_BOOT) {
+		/* Of a version before there is none. */
+		const msgpack_object *text = body->via.array.size > 3 ? &at[3] : NULL;
+		if (text != NULL && (text->type != MSGPACK_OBJECT_BIN || text->via.bin.size > STORE_CONFIG_MAX))
+			return false;
+		if (text != NULL) {
+			memcpy(out->config, text->via.bin.ptr, text->via.bin.size);
+			out->config[text->via.bin.size] = 0;
+		}
 		return true;
+	}
 	if (!number(&at[0], UINT64_MAX, &out->step))
 		return false;
 	if (out->kind == STORE_SHUTDOWN)
@@ -228,8 +234,7 @@ uint32_t store_reader_page_tokens(const struct store_reader *reader)
 	return reader->page_tokens;
 }
 
-/* An entry, wherever it lies; what is given out lives until look_end. */
-static int entry_find(struct store_reader *r, uint64_t seq, const uint8_t **bytes, size_t *count)
+int reader_entry_find(struct store_reader *r, uint64_t seq, const uint8_t **bytes, size_t *count)
 {
 	MDB_val key = {sizeof seq, &seq}, value;
 	const int rc = mdb_get(r->txn, r->audit, &key, &value);
@@ -256,79 +261,19 @@ int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_
 	struct store_header header;
 	const uint8_t *bytes;
 	size_t count;
-	TRY(look_begin(reader));
-	int err = entry_find(reader, seq, &bytes, &count);
+	TRY(reader_look_begin(reader));
+	int err = reader_entry_find(reader, seq, &bytes, &count);
 	if (err == 0 && count < sizeof header)
 		err = -ERR_BAD_FILE;
 	if (err == 0) {
 		memcpy(&header, bytes, sizeof header);
 		*wall_ns = header.wall_ns;
 	}
-	look_end(reader);
+	reader_look_end(reader);
 	return err;
 }
 
-/* The table, from seq on. */
-static int table_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
-		      uint64_t *found)
-{
-	for (;;) {
-		MDB_cursor *cursor;
-		MDB_val key = {sizeof seq, &seq}, value;
-		int rc = mdb_cursor_open(reader->txn, reader->audit, &cursor);
-		uint32_t left = LOOKS_MAX;
-		if (rc != 0)
-			return store_code(rc);
-		for (rc = mdb_cursor_get(cursor, &key, &value, MDB_SET_RANGE); rc == 0 && left > 0; left--) {
-			uint64_t at;
-			memcpy(&at, key.mv_data, sizeof at);
-			if (memmem(value.mv_data, value.mv_size, bytes, count)) {
-				mdb_cursor_close(cursor);
-				*found = at;
-				return 0;
-			}
-			seq = at + 1;
-			rc = mdb_cursor_get(cursor, &key, &value, MDB_NEXT);
-		}
-		mdb_cursor_close(cursor);
-		if (rc != 0)
-			return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
-		look_end(reader);
-		TRY(look_begin(reader));
-	}
-}
-
-static int look_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
-		     uint64_t *found)
-{
-	const uint8_t *entry;
-	size_t length;
-	if (seq < reader->first)
-		seq = reader->first;
-	for (uint32_t i = 1; seq <= reader->walk.archived.seq; seq++, i++) {
-		if (i % LOOKS_MAX == 0) {
-			look_end(reader);
-			TRY(look_begin(reader));
-		}
-		TRY(entry_find(reader, seq, &entry, &length));
-		if (memmem(entry, length, bytes, count) == NULL)
-			continue;
-		*found = seq;
-		return 0;
-	}
-	return table_find(reader, seq, bytes, count, found);
-}
-
-int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
-		      uint64_t *found)
-{
-	TRY(look_begin(reader));
-	const int err = look_find(reader, seq, bytes, count, found);
-	look_end(reader);
-	return err;
-}
-
-static int entry_read(const uint8_t *bytes, size_t count, uint64_t seq, struct store_read_entry *out)
+int store_entry_read(const uint8_t *bytes, size_t count, uint64_t seq, struct store_read_entry *out)
 {
 	struct store_header header;
 	if (count < sizeof header + STORE_HASH)
@@ -337,6 +282,7 @@ static int entry_read(const uint8_t *bytes, size_t count, uint64_t seq, struct s
 	if (header.body_bytes != count - sizeof header - STORE_HASH)
 		return -ERR_BAD_FILE;
 	memset(out, 0, offsetof(struct store_read_entry, records));
+	out->config[0] = 0;
 	out->seq = seq;
 	out->mono_ns = header.mono_ns;
 	out->wall_ns = header.wall_ns;
@@ -358,11 +304,11 @@ int store_reader_entry(struct store_reader *reader, uint64_t seq, struct store_r
 {
 	const uint8_t *bytes;
 	size_t count;
-	TRY(look_begin(reader));
-	int err = entry_find(reader, seq, &bytes, &count);
+	TRY(reader_look_begin(reader));
+	int err = reader_entry_find(reader, seq, &bytes, &count);
 	if (err == 0)
-		err = entry_read(bytes, count, seq, out);
-	look_end(reader);
+		err = store_entry_read(bytes, count, seq, out);
+	reader_look_end(reader);
 	return err;
 }
 
@@ -374,11 +320,11 @@ int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t
 	struct store_own runs[OWN_PAGES];
 	MDB_val key = {sizeof begin, &begin}, value;
 	uint32_t count = 0;
-	TRY(look_begin(reader));
+	TRY(reader_look_begin(reader));
 	const int rc = mdb_get(reader->txn, reader->own, &key, &value);
 	if (rc == 0)
 		count = store_own_runs(&value, begin, runs);
-	look_end(reader);
+	reader_look_end(reader);
 	if (rc != 0)
 		return rc == MDB_NOTFOUND ? -ERR_NOT_FOUND : store_code(rc);
 	for (uint32_t i = 0; i < count; i++) {
@@ -395,104 +341,6 @@ int store_reader_row(const struct store_reader *reader, uint32_t place, uint32_t
 		return 0;
 	}
 	return count > 0 ? -ERR_NOT_FOUND : -ERR_INTEGRITY;
-}
-
-/* The anchors beside the entries, both in ascending order. */
-struct check {
-	struct anchor_reader *reader;
-	struct anchor_line line;
-	bool more;
-	struct store_verified *out;
-};
-
-static void check_next(struct check *c)
-{
-	c->more = anchor_reader_next(c->reader, &c->line, &c->out->torn);
-}
-
-static int check_entry(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], char *reason)
-{
-	struct check *c = arg;
-	while (c->more && c->line.seq <= seq) {
-		const struct anchor_line *l = &c->line;
-		if (l->key_other)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the file of the first key of series %u "
-					    "of its anchors is of another log: put the right one in its place, or move it "
-					    "away", l->series);
-		if (l->signed_wrong)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the anchor of entry %llu is not signed "
-					    "with its key: the anchors were changed; compare with another copy of them",
-					    (unsigned long long)l->seq);
-		if (l->gap)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: an anchor before that of entry %llu is "
-					    "gone: the anchors were changed; compare with another copy of them",
-					    (unsigned long long)l->seq);
-		if (l->seq == seq && memcmp(hash, l->hash, STORE_HASH) != 0)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: entry %llu: it is not the one that was "
-					    "anchored: the log was written anew between entry %llu and this one; keep the "
-					    "folder for examination", (unsigned long long)seq,
-					    (unsigned long long)c->out->anchored);
-		c->out->anchors++;
-		c->out->signed_right += l->signed_right;
-		if (l->seq == seq)
-			c->out->anchored = seq;
-		check_next(c);
-	}
-	return 0;
-}
-
-/* Everything is behind us; an anchor that is left is of an entry that is gone. Beside a daemon it may be
-   of one that came after the walk began. */
-static int check_rest(struct check *c, const struct store_reader *r, char *reason)
-{
-	if (c->reader == NULL || !c->more || (r->live && c->line.boot == r->walk.head.boot))
-		return 0;
-	return store_refuse(reason, -ERR_INTEGRITY, "audit log: ends at entry %llu, but entry %llu was anchored: "
-			    "its end was cut off, or an old copy was put in its place; restore the newer copy",
-			    (unsigned long long)r->walk.head.seq, (unsigned long long)c->line.seq);
-}
-
-int store_verify_all(const struct store_verify *what, struct store_verified *out, char *reason)
-{
-	struct store_reader *r;
-	struct check check = {.out = out};
-	*out = (struct store_verified){0};
-	TRY(reader_open(what->dir, &r, reason));
-	/* Files that a start would refuse, by their names. */
-	int err = beacon_check(&r->disk, reason);
-	if (err == 0) {
-		err = vault_check(r->disk.dir, r->disk.uuid, r->walk.flushes, reason);
-		/* Who is to look at the log and not into sessions has a copy without the keys. */
-		out->keyless = err == -ERR_NO_FILE;
-		err = out->keyless ? 0 : err;
-	}
-	if (err == 0)
-		err = segments_check(r->disk.dir, r->disk.uuid, reason);
-	if (err == 0)
-		err = anchor_key_check(&r->disk, reason);
-	if (err == 0 && what->anchor_dir != NULL)
-		err = anchor_reader_open(what->anchor_dir, what->key_dir, r->disk.uuid, &check.reader, reason);
-	if (check.reader != NULL)
-		check_next(&check);
-	const struct store_watch watch = {check_entry, &check, r->disk.dir, r->live};
-	if (err == 0)
-		err = store_walk_all(r->disk.env, r->disk.uuid, &watch, &r->walk, reason);
-	if (err == 0)
-		err = check_rest(&check, r, reason);
-	out->entries = r->walk.entries;
-	out->rows = r->walk.rows;
-	out->first = r->walk.segments_first;
-	out->archived = r->walk.archived.seq;
-	out->boot = r->walk.head.boot;
-	out->clean = r->walk.clean;
-	anchor_reader_close(&check.reader);
-	store_reader_close(&r);
-	return err;
-}
-
-int store_verify(const char *dir, struct store_verified *out, char *reason)
-{
-	return store_verify_all(&(struct store_verify){.dir = dir}, out, reason);
 }
 
 int store_archive(const char *dir, uint64_t keep, uint64_t *moved, char *reason)

@@ -11,13 +11,32 @@
 
 struct store_reader;
 int store_reader_open(const char *dir, struct store_reader **out, char *reason);
+/* Without looking through all that is there first: in a child, which is all that a crafted file can end. */
+int store_reader_open_unseen(const char *dir, struct store_reader **out, char *reason);
 void store_reader_close(struct store_reader **reader);
 /* The first entry's number, segments included; what an entry's clock said, without taking it apart; the
-   next entry from seq on that has those bytes in it (-ERR_NOT_FOUND: none). */
+   next entry from seq on that has those bytes in it (-ERR_NOT_FOUND: none), found by looking at each. */
 uint64_t store_reader_first(const struct store_reader *reader);
 int store_reader_wall(struct store_reader *reader, uint64_t seq, uint64_t *wall_ns);
 int store_reader_find(struct store_reader *reader, uint64_t seq, const void *bytes, size_t count,
 		      uint64_t *found);
+/* What is looked for by the index: entries with any of these. */
+enum { STORE_WANTED = 40 };
+struct store_wanted {
+	uint32_t count, hash[STORE_WANTED];
+	const uint8_t *bytes; /* what such an entry has in it; NULL: that cannot be said */
+	size_t byte_count;
+};
+void store_want_session(struct store_wanted *wanted, const uint8_t id[16]); /* id: the caller's, stays */
+/* Each adds to what is there. */
+void store_want_page(struct store_wanted *wanted, uint32_t group, uint32_t page);
+/* BOOT, INCIDENT, CONFIG, FORGET, ARCHIVE, AUTH. */
+void store_want_kind(struct store_wanted *wanted, uint8_t kind);
+/* The next entry from seq on that may have it, or (back) the last up to seq. Where there is no index that is
+   each entry, or each with the bytes. -ERR_NOT_FOUND: none. */
+int store_reader_seek(struct store_reader *reader, const struct store_wanted *wanted, uint64_t seq, bool back,
+		      uint64_t *found);
+uint64_t store_reader_passed(const struct store_reader *reader); /* entries that were searched for bytes */
 /* One past the last of the entries from seq on in which the clock does not go back. */
 uint64_t store_reader_ordered(const struct store_reader *reader, uint64_t seq);
 uint32_t store_reader_page_tokens(const struct store_reader *reader); /* of the last boot */
@@ -35,10 +54,14 @@ struct store_read_entry {
 	uint64_t step;         /* of a step that is whole; SHUTDOWN: the last durable one */
 	uint32_t count;
 	struct store_record records[STORE_ENTRY_RECORDS];
+	char config[STORE_CONFIG_MAX + 1]; /* of a boot: what it was started with */
 };
 /* -ERR_NOT_FOUND: no such number. -ERR_BAD_FILE: the entry does not decode. */
 int store_reader_entry(struct store_reader *reader, uint64_t seq,
 		       struct store_read_entry *out);
+
+/* An entry from its bytes. */
+int store_entry_read(const uint8_t *bytes, size_t count, uint64_t seq, struct store_read_entry *out);
 
 enum store_row_state { STORE_ROW_FREE, STORE_ROW_OWNED, STORE_ROW_SHARED, STORE_ROW_QUARANTINED };
 struct store_row {
@@ -59,6 +82,7 @@ struct store_verify {
 struct store_verified {
 	uint64_t entries, rows;
 	uint64_t first;    /* the first entry that was there: segments before it were taken elsewhere */
+	uint64_t indexed;  /* entries that the index speaks of; it says what they do */
 	uint64_t archived; /* entries up to this one lie in segments */
 	uint64_t anchored; /* up to which entry an anchor vouches; also when the chain is broken behind it */
 	uint64_t anchors, signed_right, torn; /* lines; of them with the right signature; that are none */

@@ -157,9 +157,9 @@ static int walk_names(MDB_txn *txn, unsigned *count, char *reason)
 		rc = mdb_cursor_open(txn, main_dbi, &cursor);
 	if (rc != 0)
 		return refuse_file(reason, "the list of tables does not open", rc);
-	for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && *count <= 3 + TABLE_COUNT;
+	for (rc = mdb_cursor_get(cursor, &key, &value, MDB_FIRST); rc == 0 && *count <= 4 + TABLE_COUNT;
 	     ++*count) {
-		bool ours = false, kept = false;
+		bool ours = false, kept = name_is(&key, "index");
 		for (unsigned i = 0; i < 3; i++)
 			ours |= name_is(&key, names[i]);
 		for (unsigned i = 0; i < TABLE_COUNT; i++)
@@ -434,6 +434,8 @@ static int walk_segments(const uint8_t uuid[STORE_UUID], const struct store_watc
 					 entry_check(bytes, length, seq, hash, watch, reason);
 			out->checked++;
 		}
+		if (err == 0)
+			err = index_verify_segment(&g, until, &out->indexed, reason);
 		segment_close(&g);
 		TRY(err);
 	}
@@ -444,14 +446,16 @@ static int walk_segments(const uint8_t uuid[STORE_UUID], const struct store_watc
 
 int store_names_keep(MDB_env *env)
 {
-	static const char *const names[] = {"audit", "own"};
+	static const char *const names[] = {"audit", "own", "index"};
 	MDB_txn *txn;
 	MDB_dbi dbi;
 	int rc = mdb_txn_begin(env, NULL, MDB_RDONLY, &txn);
 	if (rc != 0)
 		return rc;
-	for (unsigned i = 0; i < 2 && rc == 0; i++)
+	for (unsigned i = 0; i < 3 && rc == 0; i++) {
 		rc = mdb_dbi_open(txn, names[i], MDB_INTEGERKEY, &dbi);
+		rc = rc == MDB_NOTFOUND && i == 2 ? 0 : rc; /* of a version before it */
+	}
 	if (rc == 0)
 		rc = mdb_dbi_open(txn, "meta", 0, &dbi);
 	for (unsigned i = 0; i < TABLE_COUNT && rc == 0; i++) {
@@ -491,6 +495,8 @@ static int walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth d
 			err = walk_own(txn, live, out, reason);
 		if (err == 0 && depth != WALK_HEAD)
 			err = walk_kept(txn, live, reason);
+		if (err == 0 && depth != WALK_HEAD)
+			err = index_walk(txn, out->head.seq, live, reason);
 		if (err == 0 && watch != NULL) {
 			/* Files, not the table: however long that takes, no page of it is held meanwhile. */
 			if (live)
@@ -501,6 +507,8 @@ static int walk(MDB_env *env, const uint8_t uuid[STORE_UUID], enum store_depth d
 		}
 		if (err == 0)
 			err = walk_audit(txn, uuid, tails[depth], out, watch, reason);
+		if (err == 0 && watch != NULL)
+			err = index_verify(txn, out->archived.seq, out->head.seq, live, &out->indexed, reason);
 	}
 	mdb_txn_abort(txn);
 	return err;

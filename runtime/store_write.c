@@ -197,6 +197,8 @@ int store_batch_commit(const struct store *s, struct batch *b, bool clean)
 	else
 		rc = mdb_txn_commit(b->txn);
 	b->txn = NULL;
+	if (err == 0 && rc == 0)
+		index_commit(s->disk.marks);
 	return err != 0 ? err : rc != 0 ? commit_code(s, rc) : 0;
 }
 
@@ -206,10 +208,10 @@ int store_batch_begin(const struct store *s, struct batch *b)
 	if (rc != 0)
 		return store_code(rc);
 	rc = mdb_cursor_open(b->txn, s->disk.own, &b->own);
-	if (rc == 0)
-		return 0;
-	mdb_txn_abort(b->txn);
-	return store_code(rc);
+	const int err = rc == 0 ? index_begin(s->disk.marks, b->txn, s->disk.index, b->last) : store_code(rc);
+	if (err != 0)
+		mdb_txn_abort(b->txn);
+	return err;
 }
 
 void store_head_take(struct store *s, const struct store_head *head)

@@ -14,7 +14,8 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-enum { TENANTS_MAX = 32, GRANTS_MAX = 4096, TENANT_NAME_MAX = 16, TENANT_ENDPOINT_MAX = 256, KEY_CHARS = 40 };
+enum { TENANTS_MAX = 32, GRANTS_MAX = 4096, TENANT_NAME_MAX = 16, TENANT_ENDPOINT_MAX = 256 };
+enum { KEY_CHARS = 40, KEY_BYTES = 32 };
 enum { ROLE_AGENT = 1, ROLE_GATEWAY = 2, ROLE_OPERATOR = 4 };
 
 struct tenant {

@@ -2,7 +2,7 @@
 every answer is the one of a session that was never moved."""
 import daemon_rig
 from ar1 import Daemon, Tap, Wire
-from daemon_rig import MODEL, balanced, left_clean, same, words
+from daemon_rig import audit, MODEL, balanced, left_clean, same, words
 
 # The slab holds about 2,900 tokens; eight contexts of 700 are twice that.
 SESSIONS, TOKENS, ROUNDS = 8, 700, 3
@@ -56,6 +56,14 @@ def parked(wire):
     same(came, computed)
     assert came.usage["reloaded"] == 302 and came.usage["recomputed"] == 0, came.usage
     assert computed.usage["reloaded"] == 0 and computed.usage["recomputed"] == 302, computed.usage
+    # The log follows each page: from the device to the host and back, by the same page and tag there.
+    said = audit(f"{alone.home}/state", "session", session.hex())
+    down = {(r["to"]["page"], r["to"]["tag"]): r["page"] for r in said if (r["kind"], r["reason"]) == ("free", "moved")}
+    up = {(r["from"]["page"], r["from"]["tag"]) for r in said if (r["kind"], r["reason"]) == ("assign", "moved")}
+    assert len(down) >= 302 // 16 and up <= set(down) and len(up) >= 302 // 16, (down, up)
+    assert {r.get("to", r.get("from", {})).get("place") for r in said if r["reason"] == "moved"} == {"host"}
+    page = next(r["page"] for r in said if r["reason"] == "moved" and r["kind"] == "assign")
+    assert audit(f"{alone.home}/state", "page", page)[-1]["kind"] == "assign"
     assert wire.call("session.park", {"place": "disk"}, sess=session).end["err"]["n"] == "bad_arg"
     wire.ok("session.close", sess=session)
     wire.ok("session.close", sess=twin)

@@ -87,8 +87,17 @@ def anchored():
     until(lambda: by()["tail"] == 0)  # beside the running daemon
     verdict = by()
     assert verdict["ok"] and verdict["anchored"] == verdict["entries"] > 5 and verdict["signed"] == verdict["anchors"] > 0, verdict
-    assert audit(f"{home}/state", "verify")[0]["anchored"] == 0
+    assert verdict["proven"] and audit(f"{home}/state", "verify")[0]["anchored"] == 0
+    # Whole, but not proven: without the anchors' keys, and without the log's.
+    os.mkdir(f"{home}/nothing")
+    alone = by(f"{home}/state", 3, "--anchor-key", f"{home}/nothing")
+    assert alone["ok"] and not alone["proven"] and alone["signed"] == 0 < alone["anchors"], alone
     kill(daemon)
+    shutil.copytree(f"{home}/state", f"{home}/bare", ignore=shutil.ignore_patterns("keys"))
+    bare = by(f"{home}/bare", 3)
+    assert bare["ok"] and not bare["proven"] and not bare["keys"] and bare["signed"] == bare["anchors"], bare
+    said = subprocess.run([f"{BUILD}/holdfastd", "audit", "--state", f"{home}/bare", "verify"], capture_output=True, text=True)
+    assert said.returncode == 3 and "not proven: the file 'keys' is not here" in said.stdout, said
     shutil.copytree(f"{home}/state", f"{home}/before")
     daemon = start("--anchor", f"{home}/second", "--anchor-ms", "50", home=home)
     left_clean(daemon)

@@ -198,14 +198,14 @@ static void versions(void)
 	REQUIRE(fd >= 0 && read(fd, line, sizeof line - 1) > 0);
 	close(fd);
 	char *digit = strchr(line, ' ') + 1;
-	for (*digit = '1'; *digit <= '5'; *digit = *digit == '1' ? '5' : '6') {
+	for (*digit = '1'; *digit <= '6'; *digit = *digit == '1' ? '6' : '7') {
 		char words[16];
 		snprintf(words, sizeof words, "version %c", *digit);
 		put_file("uuid", line, strlen(line));
 		EXPECT_EQ(dir_try(), -ERR_UNSUPPORTED);
-		EXPECT(dir_says(words) && dir_says("reads version 4"));
+		EXPECT(dir_says(words) && dir_says("reads version 5"));
 	}
-	*digit = '4';
+	*digit = '5';
 	digit[2] = digit[2] == 'a' ? 'b' : 'a';
 	put_file("uuid", line, strlen(line));
 	EXPECT_EQ(dir_try(), -ERR_INTEGRITY);
@@ -266,7 +266,7 @@ static void tampered(void)
 		{{"own", NULL, 0, 9, false}, -ERR_INTEGRITY, "owners of page 0 of group 0"},
 		{{"own", NULL, 16, 2 * 64 + 62, false}, -ERR_INTEGRITY, "owners of page 16 of group 0"},
 		{{"meta", "head", 0, 20, false}, -ERR_INTEGRITY, "the head's"},
-		{{"meta", "schema", 0, 1, false}, -ERR_UNSUPPORTED, "version 260"},
+		{{"meta", "schema", 0, 1, false}, -ERR_UNSUPPORTED, "version 261"},
 		{{"meta", "uuid", 0, 4, false}, -ERR_INTEGRITY, "two different logs"},
 	};
 	for (unsigned i = 0; i < sizeof cases / sizeof cases[0]; i++) {

@@ -283,8 +283,8 @@ static void brought_forward(void)
 	REQUIRE(both());
 	file_of(uuid, &logs[0], "uuid");
 	file_of(beacon, &logs[0], "beacon");
-	REQUIRE(uuid_version(uuid, '2', &said) && said == '4');
-	REQUIRE(schema_is(logs[0].dir, 2, false, &schema) && schema == 4);
+	REQUIRE(uuid_version(uuid, '2', &said) && said == '5');
+	REQUIRE(schema_is(logs[0].dir, 2, false, &schema) && schema == 5);
 	REQUIRE(truncate(beacon, BEACON_SLOTS * 4096) == 0);
 	EXPECT_EQ(verified(&logs[0]), 0);
 	EXPECT_EQ(owners(&logs[0]), 67);
@@ -296,8 +296,8 @@ static void brought_forward(void)
 	EXPECT(uuid_version(uuid, 0, &said) && said == '2');
 	EXPECT_EQ(started(&logs[0], &heard), 0);
 	EXPECT_EQ(heard, 1);
-	EXPECT(uuid_version(uuid, 0, &said) && said == '4');
-	EXPECT(schema_is(logs[0].dir, 0, false, &schema) && schema == 4);
+	EXPECT(uuid_version(uuid, 0, &said) && said == '5');
+	EXPECT(schema_is(logs[0].dir, 0, false, &schema) && schema == 5);
 	EXPECT_EQ(verified(&logs[0]), 0);
 	/* Owners of before were void, and those of now are as they are now. */
 	EXPECT_EQ(owners(&logs[0]), 0);

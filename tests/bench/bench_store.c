@@ -112,6 +112,32 @@ static void paced(double seconds)
 	dir_drop();
 }
 
+/* What the log has little of, among a million: a session in one record of ten thousand, an incident in one of
+   fifty thousand, and a page that is given at the start and shared at the end. */
+static int rare(struct store *s, uint64_t made, uint64_t records, uint64_t tag)
+{
+	enum { LONE_PAGE = 100000 };
+	struct store_record r = {.kind = STORE_ASSIGN, .page_first = LONE_PAGE, .page_count = 1,
+				 .tag_first = 1ull << 60, .principal = 2, .session = {9, 9}};
+	if (made == 0 && push_wait(s, &r) != 0)
+		return 1;
+	r.kind = STORE_SHARE;
+	if (made + 16 >= records && push_wait(s, &r) != 0)
+		return 1;
+	if (made % 10000 < 16) {
+		r = (struct store_record){.kind = STORE_TURN_END, .session = {1, 3}, .principal = 1,
+					  .turn = (uint32_t)(made / 10000 + 1)};
+		if (push_wait(s, &r) != 0)
+			return 1;
+	}
+	if (made % 50000 < 16) {
+		r = (struct store_record){.kind = STORE_INCIDENT, .reason = REASON_TAG, .page_count = 1,
+					  .page_first = (uint32_t)(made % 256), .tag_first = tag, .session = {1, 2}};
+		return push_wait(s, &r) != 0;
+	}
+	return 0;
+}
+
 /* A log of so many records in a folder that stays, for questions to it; and how long its next start takes,
    with all that is verified there. */
 static int make(const char *dir, uint64_t records)
@@ -137,7 +163,7 @@ static int make(const char *dir, uint64_t records)
 			if (push_wait(s, &r) != 0)
 				return 1;
 		}
-		if (push_wait(s, &end) != 0)
+		if (rare(s, made - RECORDS, records, tag) != 0 || push_wait(s, &end) != 0)
 			return 1;
 	}
 	durable_wait(s, step);

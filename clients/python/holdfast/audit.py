@@ -17,7 +17,7 @@ class AuditError(Exception):
 
 def ask(*question: object, state: Optional[str] = None, program: str = "holdfastd") -> Iterator[Dict[str, Any]]:
     """Yields a dictionary for each record. `question` is as on the command line: "page", 7; "session", ID;
-    "turn", ID, 3; "between", FROM, TO; "incidents"; "export"."""
+    "turn", ID, 3; "between", FROM, TO; "incidents"; "refusals"; "configuration"; "export"."""
     command = [program, "audit", "--json", *(["--state", state] if state else []), *map(str, question)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None and process.stderr is not None
@@ -29,7 +29,8 @@ def ask(*question: object, state: Optional[str] = None, program: str = "holdfast
 
 
 def verify(state: Optional[str] = None, program: str = "holdfastd") -> Dict[str, Any]:
-    """The whole log, checked: {"ok": …, "entries": …, "anchored": …, "tail": …, "error": …}."""
+    """The whole log, checked: {"ok": …, "proven": …, "entries": …, "anchored": …, "tail": …, "error": …}; ok and not proven: keys that
+    would be needed are not there."""
     command = [program, "audit", "--json", *(["--state", state] if state else []), "verify"]
     done = subprocess.run(command, capture_output=True, text=True)
     try:
