@@ -512,6 +512,8 @@ static void daemon_close(struct daemon *d)
 		forward_close(&d->forward);
 	lower_disk_close(d);
 	ranks_close(&d->ranks);
+	if (d->store)
+		keep_settle(d);
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;

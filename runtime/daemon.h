@@ -110,6 +110,8 @@ struct daemon {
 	/* Takes every message in the socket's place: the self-test's. Returns what peer_send does. */
 	int (*sink)(struct daemon *d, uint32_t peer, const struct wire_header *h, const void *body,
 		    size_t length, const void *blob, size_t blob_length);
+	/* Told whose page --inject turned a bit of while it is read: the self-test's, or NULL. */
+	void (*outside)(struct daemon *d, uint32_t session);
 	uint8_t *scratch;       /* for what is kept */
 	int streams;            /* the file of what was sent, */
 	uint8_t *marks;         /* mapped; or NULL */

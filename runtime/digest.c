@@ -210,8 +210,12 @@ void inject_entry(struct daemon *d, struct call *c, const struct batch_entry *e,
 		poke(d, POKE_BIT, group, idle->page, inject_random(n, bits));
 		told(INJECT_BITS_IDLE, idle->page);
 	} else {
-		c->poked = false;
-		if (!resumes && inject_now(n, INJECT_BITS_LIVE))
-			poke(d, POKE_BIT, group, at->page, inject_random(n, bits));
+		c->poked = !resumes && inject_now(n, INJECT_BITS_LIVE);
+		if (!c->poked)
+			return;
+		poke(d, POKE_BIT, group, at->page, inject_random(n, bits));
+		told(INJECT_BITS_LIVE, at->page);
+		if (d->outside)
+			d->outside(d, c->session);
 	}
 }

@@ -5,6 +5,7 @@
  */
 #include "runtime/keep.h"
 
+#include <sodium.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -35,7 +36,7 @@ enum { ROW_1_BYTES = (offsetof(struct row, parent) + 7) / 8 * 8,
 /* What tokens and pages mean. */
 struct plan_row {
 	uint8_t model[16], plan[16];
-	uint32_t vocab, reserved;
+	uint32_t vocab, vocab_sum; /* of its tokens' texts; 0: written by a version that did not say */
 };
 
 uint64_t keep_wall_ms(void)
@@ -252,6 +253,19 @@ static int principals_restore(struct daemon *d)
 	}
 }
 
+static uint32_t vocabulary_sum(const struct vocabulary *v)
+{
+	crypto_generichash_state state;
+	uint32_t sum[4];
+	crypto_generichash_init(&state, NULL, 0, sizeof sum);
+	for (uint32_t i = 0; i < v->count; i++) {
+		crypto_generichash_update(&state, (const uint8_t *)&v->length[i], sizeof v->length[i]);
+		crypto_generichash_update(&state, (const uint8_t *)v->text[i], v->length[i]);
+	}
+	crypto_generichash_final(&state, (uint8_t *)sum, sizeof sum);
+	return sum[0] ? sum[0] : 1;
+}
+
 /* 1: the pages and running turns of before are of another model or plan. */
 static int plan_restore(struct daemon *d, bool *other)
 {
@@ -262,8 +276,12 @@ static int plan_restore(struct daemon *d, bool *other)
 	memcpy(now.model, d->model->hash, sizeof now.model);
 	forward_plan_hash(d->forward, now.plan);
 	now.vocab = d->model->arch.vocab;
+	now.vocab_sum = vocabulary_sum(&d->model->vocabulary);
 	keep_key_u32(&key, PLAN_KEY);
 	const int code = store_kept(d->store, TABLE_PRINCIPAL, &key, &was, &bytes);
+	const bool said = code == 0 && was.vocab_sum != 0;
+	if (!said)
+		was.vocab_sum = now.vocab_sum;
 	*other = code == 0 && memcmp(&now, &was, sizeof now) != 0;
 	if (code != 0 && code != -ERR_NOT_FOUND)
 		return code;
@@ -280,8 +298,14 @@ static int plan_restore(struct daemon *d, bool *other)
 				"has %u; start with that model, or with another --state", was.vocab, now.vocab);
 			return -ERR_OUT_OF_RANGE;
 		}
+		/* Their numbers would stand for other words. */
+		if (now.vocab_sum != was.vocab_sum) {
+			log_say(LOG_ERROR, "the sessions of this store were made with another vocabulary of %u tokens: "
+				"start with that model, or with another --state", was.vocab);
+			return -ERR_UNSUPPORTED;
+		}
 	}
-	if (code != 0 || *other)
+	if (!said || *other)
 		keep_put(d, TABLE_PRINCIPAL, &key, NULL, &now, sizeof now);
 	return 0;
 }

@@ -50,6 +50,8 @@ uint64_t keep_sweep(struct daemon *d);
 void keep_say(struct daemon *d);
 /* While something waits for the log's disk: when its state is to be looked at again. */
 uint64_t keep_look_us(const struct daemon *d);
+/* At the end: the log's last records, for which a disk that does not answer has --audit-abort-ms. */
+void keep_settle(struct daemon *d);
 /* The log's disk has not answered for --audit-stall-ms: begin nothing. */
 bool keep_stalled(const struct daemon *d);
 

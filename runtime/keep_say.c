@@ -69,6 +69,17 @@ uint64_t keep_look_us(const struct daemon *d)
 	return behind ? d->told.looked_us + LOOK_MS * 1000 : UINT64_MAX;
 }
 
+void keep_settle(struct daemon *d)
+{
+	if (!store_settle(d->store, (uint32_t)d->options.audit_abort_ms)) {
+		d->told.waited_us = d->options.audit_abort_ms * 1000;
+		stuck_end(d);
+	}
+	if (!store_anchors_end(d->store))
+		log_say(LOG_ERROR, "%.400s does not answer: the last entries of the log are not anchored",
+			d->options.anchor);
+}
+
 bool keep_stalled(const struct daemon *d)
 {
 	return d->told.stalled;

@@ -29,7 +29,7 @@
 #include "runtime/tier.h"
 
 enum {
-	LIFE_ROUNDS = 8, TIER_SLOTS = 16,
+	LIFE_ROUNDS = 8, LIVE_ONE_IN = 60, TIER_SLOTS = 16,
 	TIER_SHARE = 8, /* one fault in so many is the tier's */
 	ROW_LIVES = 8, ROW_EVERY = 97 /* a life in so many is of wrong owner rows: one row in so many */
 };
@@ -94,6 +94,7 @@ static int life_lead(const char *spec)
 	char why[INJECT_REASON_MAX];
 	TRY(daemon_inside_open(d, &selftest->options));
 	d->sink = selftest_sink;
+	d->outside = selftest_outside;
 	snprintf(d->principals[0].name, sizeof d->principals[0].name, "selftest");
 	d->peers[0].used = d->peers[0].hello = true;
 	d->peers[0].principal = 0;
@@ -250,6 +251,8 @@ static void report(bool json, int code)
 		printf("not to be found  %" PRIu64 " endured, %" PRIu64 " in what nobody read again\n",
 		       endured, silent);
 		printf("undetected       %" PRIu64 "\n", t->undetected);
+		printf("outside          %" PRIu64 " bits of pages that were being read: %" PRIu64 " other tokens\n",
+		       outside, t->tokens_outside);
 		printf("tokens           %" PRIu64 " sent, %" PRIu64 " wrong\nsessions lost    %" PRIu64 " over %"
 		       PRIu64 " starts\n", t->tokens, t->tokens_wrong, t->sessions_lost, t->lives);
 	}
@@ -263,9 +266,10 @@ static void report(bool json, int code)
 	for (unsigned k = 0; k < INJECT_COUNT; k++)
 		printf("\"%s\": %" PRIu64 ", ", inject_name(k), t->kinds[k]);
 	printf("\"row\": %" PRIu64 ", \"crash\": %" PRIu64 ", \"tokens\": %" PRIu64 ", \"tokens_wrong\": %" PRIu64
-	       ", \"sessions_lost\": %" PRIu64 ", \"starts\": %" PRIu64 ", \"steps_to_detection\": %" PRIu64
+	       ", \"tokens_outside\": %" PRIu64 ", \"sessions_lost\": %" PRIu64 ", \"starts\": %" PRIu64
+	       ", \"steps_to_detection\": %" PRIu64
 	       ", \"ok\": %s}\n", t->kind_row, t->kind_ends, t->tokens, t->tokens_wrong,
-	       t->sessions_lost, t->lives,
+	       t->tokens_outside, t->sessions_lost, t->lives,
 	       t->steps_to_detection, code == 0 ? "true" : "false");
 }
 
@@ -291,11 +295,13 @@ static bool spec_draw(char *spec, size_t bytes)
 		{"step", "crash", 4000}, {"batch", "crash", 3000}, {"accepted", "crash", 100}, {"keys", "crash", 20},
 		{"tier-write", "crash", 100}, {"tier-read", "crash", 50}, {"commit", "eio", 300},
 		{"put", "eio", 900}};
-	const int n = snprintf(spec, bytes,
+	int n = snprintf(spec, bytes,
 		"tag-device/25,tag-table/25,swap/25,double-assign/25,early-free/25,bits-idle/3,"
 		"skip-free/40,bits-host/4,bits-disk/4,copy-skip/6,copy-late/60,tier-write/199=eio,"
 		"tier-write/499=enospc,tier-read/97=wait:20,commit/61=wait:30,commit/301=enospc,put/1501=enospc,"
 		"seed=%" PRIu64, selftest_draw(1u << 30));
+	if (selftest->live)
+		n += snprintf(spec + n, bytes - (size_t)n, ",bits-live/%d", LIVE_ONE_IN);
 	const bool one = selftest_draw(3) == 0;
 	const unsigned which = (unsigned)selftest_draw(sizeof ends / sizeof ends[0]);
 	if (one)
@@ -353,10 +359,12 @@ static int test_run(uint64_t seed)
 
 static int usage(FILE *to)
 {
-	fprintf(to, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--json] [option …]\n"
+	fprintf(to, "usage: holdfastd selftest --model MODEL [--faults N] [--seed S] [--outside] [--json]\n"
+		"       [option …]\n"
 		"N faults (default 1000) on pages, tags, block tables, copies, the disk tier and the log,\n"
 		"while sessions play known turns and the daemon is ended and started again; 0 when no wrong\n"
-		"token left, no session was lost and nothing that had to be found was not. Other options are\n"
+		"token left, no session was lost and nothing that had to be found was not. --outside also turns\n"
+		"bits of pages while they are read, which nothing finds: counted apart. Other options are\n"
 		"the daemon's; --host-memory and --disk-bytes are 16M each unless named.\n");
 	return to == stdout ? 0 : 2;
 }
@@ -370,6 +378,10 @@ static int arguments_read(int argc, char **argv, uint64_t *seed, char **rest, in
 		const bool faults = strncmp(argv[i], "--faults", 8) == 0, s = strncmp(argv[i], "--seed", 6) == 0;
 		if (strcmp(argv[i], "--help") == 0)
 			return -1;
+		if (strcmp(argv[i], "--outside") == 0) {
+			selftest->live = true;
+			continue;
+		}
 		if (!faults && !s) {
 			rest[(*count)++] = argv[i];
 			continue;

@@ -18,7 +18,8 @@
 #include "runtime/store_inside.h"
 #include "sched/check.h"
 
-enum { MAP_BYTES_MIN = 1 << 20, RING_MAX = 1 << 24, MARKS_ROOM_MAX = 1 << 19 };
+enum { MAP_BYTES_MIN = 1 << 20, RING_MAX = 1 << 24, MARKS_ROOM_MAX = 1 << 19,
+       SECOND_WAIT_MS = 5000 /* for an anchor at the end; one that is not there by then will not be */ };
 
 void store_options_default(struct store_options *options)
 {
@@ -122,6 +123,15 @@ static int options_check(const struct store_options *o, char *reason)
 	return 0;
 }
 
+/* The second thread's work. */
+static void second_put(void *arg)
+{
+	struct store *s = arg;
+	const int before = atomic_load(&s->anchor.err);
+	if (anchor_put(&s->anchor, &s->second_head) != before)
+		store_announce(s);
+}
+
 /* In this order: nothing is written before the anchors agreed with what is there. */
 static int parts_open(struct store *s, const struct store_options *options, char *reason,
 		      const char **warning)
@@ -129,6 +139,8 @@ static int parts_open(struct store *s, const struct store_options *options, char
 	TRY(store_disk_open(options, &s->disk, reason, warning));
 	TRY(segments_check(options->dir, s->disk.uuid, reason));
 	TRY(anchor_open(&s->anchor, &s->disk, options->anchor_dir, reason));
+	if (s->anchor.fd >= 0 && aside_open(&s->second, second_put, s) != 0)
+		return store_refuse(reason, -ERR_MEMORY, "audit log: no thread for the anchors");
 	uint64_t flushes;
 	TRY(store_flushes(&s->disk, &flushes, reason));
 	/* A record may bring an incident along. */
@@ -180,6 +192,7 @@ int store_open(const struct store_options *options, struct store **out, char *re
 	/* The caller's; disk has a copy. */
 	s->options.dir = s->options.anchor_dir = s->options.config = NULL;
 	if (err != 0) {
+		(void)aside_close(&s->second);
 		store_free(s);
 		return err;
 	}
@@ -187,34 +200,41 @@ int store_open(const struct store_options *options, struct store **out, char *re
 	return 0;
 }
 
-static int shutdown_record(struct store *s)
+bool store_settle(struct store *s, uint32_t ms)
 {
-	struct batch b = {.head = s->disk.head, .last = true};
-	TRY(store_batch_begin(s, &b));
-	int err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
-	if (err != 0) {
-		mdb_txn_abort(b.txn);
-		return err;
-	}
-	TRY(store_batch_commit(s, &b, true));
-	s->disk.head = b.head;
-	return 0;
+	s->settled = s->settled || store_writer_stop(s, ms);
+	return s->settled;
+}
+
+/* The last word of the log is anchored too; where that fails, or the place does not answer, it is in the
+   unanchored tail. */
+bool store_anchors_end(struct store *s)
+{
+	CHECK(s->settled);
+	if (s->second_left || s->anchor.fd < 0 || !s->second.started)
+		return !s->second_left;
+	if (aside_wait(&s->second, SECOND_WAIT_MS) && atomic_load(&s->failed) == 0 && store_anchor_ask(s))
+		(void)aside_wait(&s->second, SECOND_WAIT_MS);
+	s->second_left = !aside_close(&s->second);
+	return !s->second_left;
 }
 
 int store_close(struct store **store)
 {
+	static struct store *left_behind; /* the second place's thread may still come back to it */
 	struct store *s = *store;
 	if (s == NULL)
 		return 0;
 	*store = NULL;
-	store_writer_stop(s);
-	int err = atomic_load(&s->failed);
-	if (err == 0)
-		err = shutdown_record(s);
-	/* The last word of the log is anchored too; where that fails it is in the unanchored tail. */
-	if (err == 0)
-		(void)anchor_put(&s->anchor, &s->disk.head);
-	store_free(s);
+	store_settle(s, 0);
+	const int err = atomic_load(&s->failed);
+	if (store_anchors_end(s)) {
+		store_free(s);
+		return err;
+	}
+	store_disk_close(&s->disk);
+	left_behind = s;
+	CHECK(left_behind != NULL);
 	return err;
 }
 
@@ -423,8 +443,10 @@ uint64_t store_mark(const struct store *store)
 uint64_t store_hurry(struct store *store)
 {
 	const uint64_t head = atomic_load_explicit(&store->head, memory_order_relaxed);
-	/* With what closes its step, which wakes the writer if it is still to come. */
-	atomic_store(&store->wanted, head + 1);
+	/* With what closes its step, which wakes the writer if it is still to come. What comes after a step that
+	   is closed is not wanted for that. */
+	const bool closed = atomic_load_explicit(&store->whole, memory_order_relaxed) == head;
+	atomic_store(&store->wanted, closed ? head : head + 1);
 	if (atomic_load(&store->gathers))
 		writer_wake(store);
 	return head;

@@ -124,6 +124,13 @@ struct store;
    or made anew. */
 int store_open(const struct store_options *options, struct store **out, char *reason,
 	       const char **warning);
+/* The first two parts of store_close, each once, for who would not wait without an end. Nothing is pushed any
+   more: writes what is in the ring and a shutdown record, and ends the writer. A log that has failed ends so
+   too, and a step that is open is written as far as it goes. False: the disk did not answer within ms (0: it
+   is waited for); the store is as it was, and a last word can be said. */
+bool store_settle(struct store *store, uint32_t ms);
+/* The last anchor. False: the second place does not answer within five seconds; it is left to itself. */
+bool store_anchors_end(struct store *store);
 /* Writes what is in the ring and a shutdown record, then closes. 0, or the error that the writer
    met. */
 int store_close(struct store **store);

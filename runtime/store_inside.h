@@ -10,6 +10,7 @@
 #include <stdatomic.h>
 
 #include "runtime/store_archive.h"
+#include "runtime/store_aside.h"
 #include "runtime/store_anchor.h"
 #include "runtime/store_disk.h"
 #include "runtime/store_vault.h"
@@ -66,7 +67,12 @@ struct store {
 	struct store_index index;    /* the writer's, as disk.marks */
 	struct vault *vault;         /* the loop's, but for its flush */
 	struct store_room room;
+	/* The anchors lie in a second place: its thread writes them, so that nothing waits for that. Idle, it and
+	   `anchor` are the writer's; after the writer's end the closer's. */
 	struct store_anchor anchor;
+	struct aside second;
+	struct store_head second_head; /* that is to be anchored */
+	bool settled, second_left;     /* the closer's: the writer has ended; the second place does not answer */
 	struct store_archive archive;
 	uint64_t archive_next_ns;    /* after a failure: not before */
 	_Atomic int archive_err;
@@ -91,7 +97,10 @@ int store_batch_commit(const struct store *s, struct batch *b, bool clean);
 void store_head_take(struct store *s, const struct store_head *head);
 void store_announce(const struct store *s);
 int store_writer_start(struct store *s);
-void store_writer_stop(struct store *s);
+/* False: it has not ended after ms; 0: it is waited for without an end. */
+bool store_writer_stop(struct store *s, uint32_t ms);
+/* Asks for an anchor of the log's head; false: the last is still being written. */
+bool store_anchor_ask(struct store *s);
 /* A deadline for pthread_cond_timedwait on `wake`. */
 void store_deadline(struct timespec *t, uint64_t ns);
 

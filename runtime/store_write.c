@@ -16,7 +16,7 @@
 #include "sched/check.h"
 
 enum { BATCH_BYTES = 256 << 10, FULL_BYTES = 1 << 20, FULL_WAIT_MS = 200, ARCHIVE_AGAIN_S = 30,
-       PACE_SHARE = 200 };
+       PACE_SHARE = 200, SECOND_LOOK_MS = 100, SECOND_GRACE_MS = 500, SECOND_SILENT_S = 5, STOP_LOOK_MS = 2 };
 
 /* Up to where the writer may take: whole steps, or all when a step is larger than the ring. */
 static uint64_t pending(const struct store *s, uint64_t tail)
@@ -141,6 +141,22 @@ static int kept_put(struct store *s, struct batch *b, const struct store_record 
 	return 0;
 }
 
+/* A part of a step bears the time of the step, as its end does: when that was, and not when it is written. Of
+   one that is larger than the ring the end is still to come. */
+static int part_end(struct store *s, struct batch *b, uint64_t to)
+{
+	uint64_t at = b->at;
+	while (at != to && s->ring[at & s->mask].kind != STORE_STEP_END)
+		at++;
+	if (at != to) {
+		s->entry.mono_ns = s->ring[at & s->mask].value[0];
+		s->entry.wall_ns = s->ring[at & s->mask].value[1];
+	}
+	TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
+	b->open = true;
+	return 0;
+}
+
 /* Steps from b->at on, until `to` or the batch is large enough. */
 static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 {
@@ -160,18 +176,12 @@ static int batch_fill(struct store *s, struct batch *b, uint64_t to)
 			TRY(kept_put(s, b, r));
 			continue;
 		}
-		if (!store_entry_room(&s->entry, 2)) {
-			TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
-			b->open = true;
-		}
+		if (!store_entry_room(&s->entry, 2))
+			TRY(part_end(s, b, to));
 		store_entry_add(&s->entry, r);
 		TRY(rows_put(s, b, r));
 	}
-	if (s->entry.count > 0) {
-		TRY(entry_end(s, b, NULL, STORE_FLAG_PARTIAL));
-		b->open = true;
-	}
-	return 0;
+	return s->entry.count > 0 ? part_end(s, b, to) : 0;
 }
 
 /* A write that a full disk cuts in two is EIO to LMDB; the one who reads the line wants the cause. */
@@ -329,19 +339,48 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 	}
 }
 
+bool store_anchor_ask(struct store *s)
+{
+	if (aside_since_ns(&s->second) != 0)
+		return false;
+	s->second_head = s->disk.head;
+	aside_ask(&s->second);
+	return true;
+}
+
+/* A place that does not answer holds up its own anchors and nothing else. */
+static uint64_t anchor_waits(struct store *s, uint64_t now_ns, uint64_t since_ns)
+{
+	if (now_ns > since_ns + SECOND_SILENT_S * 1000000000ull &&
+	    atomic_exchange(&s->anchor.err, -ERR_TIMEOUT) != -ERR_TIMEOUT)
+		store_announce(s);
+	return now_ns + SECOND_LOOK_MS * 1000000ull;
+}
+
 static uint64_t anchor_some(struct store *s, uint64_t now_ns)
 {
 	struct store_anchor *a = &s->anchor;
-	if (a->fd < 0 || a->seq == s->disk.head.seq)
+	if (a->fd < 0)
+		return UINT64_MAX;
+	const uint64_t since_ns = aside_since_ns(&s->second);
+	if (since_ns != 0)
+		return anchor_waits(s, now_ns, since_ns);
+	/* It came back just when that was said. */
+	int silent = -ERR_TIMEOUT;
+	if (atomic_compare_exchange_strong(&a->err, &silent, 0))
+		store_announce(s);
+	if (a->seq == s->disk.head.seq)
 		return UINT64_MAX;
 	const uint64_t next = a->at_ns + s->options.anchor_ms * 1000000ull;
 	const bool failed = atomic_load(&a->err) != 0;
 	if (now_ns < next && (failed || s->disk.head.seq < a->seq + s->options.anchor_entries))
 		return next;
-	const int before = atomic_load(&a->err), code = anchor_put(a, &s->disk.head);
-	if (code != before)
-		store_announce(s);
-	return code == 0 ? UINT64_MAX : a->at_ns + s->options.anchor_ms * 1000000ull;
+	/* A place that answers is waited for, so that no more is unanchored than was asked for; one that does not
+	   costs this once, and is looked at again. */
+	(void)store_anchor_ask(s);
+	if (!aside_wait(&s->second, SECOND_GRACE_MS))
+		return now_ns + SECOND_LOOK_MS * 1000000ull;
+	return atomic_load(&a->err) == 0 ? UINT64_MAX : a->at_ns + s->options.anchor_ms * 1000000ull;
 }
 
 /* Between transactions. Returns until when the writer may sleep. */
@@ -354,6 +393,24 @@ static uint64_t chores(struct store *s, struct batch *b)
 	return archive_some(s, b, now) ? now : next;
 }
 
+/* The writer's last: who waits for its end waits for this too. */
+static void shutdown_record(struct store *s)
+{
+	struct batch b = {.head = s->disk.head, .last = true};
+	int err = store_batch_begin(s, &b);
+	if (err == 0) {
+		err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
+		if (err != 0)
+			mdb_txn_abort(b.txn);
+		else
+			err = store_batch_commit(s, &b, true);
+	}
+	if (err == 0)
+		s->disk.head = b.head;
+	else
+		atomic_store(&s->failed, err);
+}
+
 static void *writer_run(void *arg)
 {
 	struct store *s = arg;
@@ -362,8 +419,10 @@ static void *writer_run(void *arg)
 	store_entry_begin(&s->entry);
 	for (;;) {
 		const bool stop = writer_wait(s, b.at, until, &to);
-		if (stop && to == b.at)
+		if (stop && to == b.at) {
+			shutdown_record(s);
 			break;
+		}
 		const bool writes = to != b.at;
 		const int err = writes ? batch_try(s, &b, to) : 0;
 		if (err != 0) {
@@ -405,13 +464,22 @@ int store_writer_start(struct store *s)
 	return -ERR_MEMORY;
 }
 
-void store_writer_stop(struct store *s)
+bool store_writer_stop(struct store *s, uint32_t ms)
 {
+	const struct timespec pause = {0, STOP_LOOK_MS * 1000000};
 	pthread_mutex_lock(&s->mutex);
 	s->stop = true;
 	pthread_cond_signal(&s->wake);
 	pthread_mutex_unlock(&s->mutex);
-	pthread_join(s->thread, NULL);
+	if (ms == 0)
+		pthread_join(s->thread, NULL);
+	/* Time is counted, and no clock asked: one may be set, and both go on while this process stands still. */
+	for (uint32_t waited = 0; ms != 0 && pthread_tryjoin_np(s->thread, NULL) != 0; waited += STOP_LOOK_MS) {
+		if (waited >= ms)
+			return false;
+		nanosleep(&pause, NULL);
+	}
 	pthread_cond_destroy(&s->wake);
 	pthread_mutex_destroy(&s->mutex);
+	return true;
 }

@@ -125,12 +125,15 @@ static void head_make(const struct tier_options *o, struct tier_head *head)
 			   offsetof(struct tier_head, sum), NULL, 0);
 }
 
-/* An empty file with a new head: all that stood in it is given back to the file system. */
+/* An empty file with a new head: all that stood in it is given back to the file system. The head is on the
+   disk before there is anything else, so that a power cut leaves no file that is nobody's. */
 static int file_begin(struct tier *t, const struct tier_head *head)
 {
 	if (ftruncate(t->fd, 0) != 0)
 		return code_of(errno);
 	TRY(write_all(t->fd, head, sizeof *head, 0));
+	if (fdatasync(t->fd) != 0)
+		return code_of(errno);
 	return ftruncate(t->fd, (off_t)t->bytes) == 0 ? 0 : code_of(errno);
 }
 
@@ -145,6 +148,15 @@ static int file_whole(struct tier *t, uint64_t size, const char *path, char *rea
 	if (ftruncate(t->fd, (off_t)t->bytes) == 0)
 		return 0;
 	return refuse(reason, code_of(errno), "disk tier '%.300s': %s", path, strerror(errno));
+}
+
+/* Its first block is zeros, as far as it goes: what a power cut leaves of one that had no head yet. */
+static bool file_bare(const struct tier *t, uint64_t size)
+{
+	static const uint8_t zero[TIER_BLOCK];
+	uint8_t block[TIER_BLOCK];
+	const size_t n = size < TIER_BLOCK ? (size_t)size : TIER_BLOCK;
+	return read_all(t->fd, block, n, 0) == 0 && memcmp(block, zero, n) == 0;
 }
 
 /* Ours and of the same sizes: kept. Ours, but other: begun anew, with a word. Not ours: refused. */
@@ -164,16 +176,18 @@ static int file_take(struct tier *t, const char *path, char *reason, const char 
 	if (err == -ERR_IO)
 		return refuse(reason, err, "disk tier '%.300s': cannot be read", path);
 	/* A file that was cut off before its head was whole is ours only if it has nothing else. */
-	if (st.st_size > 0 && memcmp(found.magic, tier_magic, sizeof found.magic) != 0)
+	const bool bare = st.st_size > 0 && file_bare(t, (uint64_t)st.st_size);
+	if (st.st_size > 0 && !bare && memcmp(found.magic, tier_magic, sizeof found.magic) != 0)
 		return refuse(reason, -ERR_BAD_FILE,
 			"disk tier '%.300s': is not one of ours; move it away", path);
-	if (err == 0 && found.version != wanted.version)
+	if (err == 0 && !bare && found.version != wanted.version)
 		return refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is of version %u, and this program's is "
 			"%u; move it away", path, found.version, wanted.version);
 	if (err == 0 && memcmp(&found, &wanted, sizeof found) == 0)
 		return file_whole(t, (uint64_t)st.st_size, path, reason, warning);
 	if (st.st_size > 0)
-		*warning = err == 0 && memcmp(found.store, wanted.store, sizeof found.store) != 0
+		*warning = bare ? "the disk tier's file has no head, as a power cut leaves it: its pages are void"
+			   : err == 0 && memcmp(found.store, wanted.store, sizeof found.store) != 0
 				   ? "the disk tier belongs to another store: its pages are void"
 				   : "the disk tier has other sizes than asked for: its pages are void";
 	err = file_begin(t, &wanted);

@@ -8,8 +8,8 @@
  * and the call says why. So a write that was cut off, a file of another store and a flipped bit
  * cost a computation, and never a token.
  *
- * Pages survive a kill of the process; nothing is flushed for a power cut, after which what is not
- * whole is absent.
+ * Pages survive a kill of the process; nothing but the head is flushed for a power cut, after which what
+ * is not whole is absent.
  *
  * Threads: calls on different slots may run at once; open, close and scan are alone.
  */

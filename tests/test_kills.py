@@ -1,11 +1,13 @@
 """Goal: kill -9 at any moment loses no session, breaks no chain, and does nothing twice. Method: a daemon with anchors and
-segments, four sessions that talk with keys; it is killed by a signal at a random moment, or ends itself at a named point that it
-was started with. Each call is asked again with its key until it is answered. At the end of each round: every session is there with
+segments and a disk tier, four sessions that talk with keys and are parked there; it is killed by a signal at a random moment, or ends
+itself at a named point that it was started with: each that runtime/fault.c knows is in a table here. Each call is asked again with its key until it is answered. At the end of each round: every session is there with
 the turns, history and tokens of a daemon that was never killed, there are no others, an older epoch is fenced, and the log
 verifies against its anchors. HOLDFAST_KILLS=1000 for the long loop."""
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import subprocess
 import time
@@ -15,13 +17,15 @@ from ar1 import BUILD, Daemon, Refused, Tap, Wire, pack
 from daemon_rig import MODEL, unsanitary, words
 
 tap = Tap()
-KILLS = int(os.environ.get("HOLDFAST_KILLS", 4 if ar1.SLOW > 1 else 20))
+KILLS = int(os.environ.get("HOLDFAST_KILLS", 4 if ar1.SLOW > 1 else 25))
 SEED = int(os.environ.get("HOLDFAST_SEED", 23))
 RANDOM = random.Random(SEED)
 OPTIONS = ("--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "--batch-rows", "96", "--audit-history", "60",
-           "--audit-segment", "32", "--anchor-ms", "50", "--anchor-entries", "16")
+           "--audit-segment", "32", "--anchor-ms", "50", "--anchor-entries", "16", "--audit-headroom", "64K", "--disk-bytes", "2M",
+           "--disk-reserve", "0")
 POINTS = {"put": 40, "commit": 25, "committed": 25, "row": 25, "step": 50, "batch": 30, "accepted": 12, "segment": 30, "drop": 2,
-          "anchor": 4, "keys": 4, "forget": 1}
+          "anchor": 4, "keys": 4, "forget": 1, "reserve": 3, "key": 6, "mark": 20, "statfs": 1, "tier-write": 12, "tier-read": 8}
+BIRTH = ("statfs", "created", "reserve", "key", "put", "commit", "committed", "keys")  # those that a new folder passes
 SESSIONS, TURNS = 4, 3
 count = {"signal": 0, "lost": 0, "broken": 0, "twice": 0, **{p: 0 for p in POINTS}}
 
@@ -34,12 +38,15 @@ class Life:
     """One daemon after another on one folder."""
 
     def __init__(self):
-        self.home, self.daemon, self.wire, self.point, self.starts = None, None, None, None, 0
+        self.home, self.daemon, self.wire, self.point, self.starts, self.bag = None, None, None, None, 0, []
 
     def start(self):
         if self.home and os.path.exists(f"{self.home}/log"):
             os.remove(f"{self.home}/log")
-        self.point = RANDOM.choice(list(POINTS)) if RANDOM.random() < 0.7 else None
+        if not self.bag:  # each point comes before any comes again
+            self.bag = [*POINTS, *[None] * (len(POINTS) // 4)]
+            RANDOM.shuffle(self.bag)
+        self.point = self.bag.pop()
         more = ["--inject", f"{self.point}@{RANDOM.randrange(1, POINTS[self.point] + 1)}=crash"] if self.point else []
         while True:
             anchors = ["--anchor", f"{self.home}/second"] if self.home else []
@@ -71,6 +78,13 @@ class Life:
         assert self.daemon.process.wait() == -signal.SIGKILL, self.daemon.words()
         self.ended()
         self.start()
+
+    def parked(self, session):
+        """To the disk; it may be there already, or have nothing yet."""
+        try:
+            self.call("session.park", {"place": "disk"}, sess=session)
+        except Refused:
+            pass
 
     def call(self, method, a=None, blob=None, moment=None, **keys):
         """Asked until it is answered; the process may be gone in between, any number of times."""
@@ -137,6 +151,8 @@ def loop():
             session.setdefault(k, reply.end["sess"])
             replies[k].append(reply)
             todo[k].pop(0)
+            if RANDOM.random() < 0.4:
+                life.parked(session[k])
         round_check(life, session, replies, right)
     verdict = verified(life)
     print(f"# {kills()} kills in {time.time() - started:.0f} s, {rounds} rounds of {SESSIONS} sessions, seed {SEED}: "
@@ -180,5 +196,28 @@ def round_check(life, session, replies, right):
     assert life.call("session.list").end["r"] == []
 
 
+def complete():
+    """Every point of the code can end a process here: in the loop, or in the first start of a folder."""
+    with open(os.path.join(os.environ.get("SRCDIR", ".."), "runtime/fault.c")) as file:
+        known = set(re.findall(r'"([a-z-]+)"', re.search(r"names\[FAULT_COUNT\] = {(.*?)};", file.read(), re.DOTALL)[1]))
+    assert len(known) > 15 and known == {*POINTS, *BIRTH}, known ^ {*POINTS, *BIRTH}
+
+
+def born():
+    """A folder whose first start ended at a point: the next one begins it, or finds it whole."""
+    for point in BIRTH:
+        daemon = Daemon(MODEL, *OPTIONS, "--inject", f"{point}@1=crash", wait=False)
+        assert daemon.process.wait(60 * ar1.SLOW) == -signal.SIGKILL, (point, daemon.words())
+        daemon.log.close()
+        os.remove(f"{daemon.home}/log")
+        daemon = Daemon(MODEL, *OPTIONS, home=daemon.home)
+        assert Wire(daemon.endpoint).turn(Wire(daemon.endpoint).open(), words(9), max_tokens=3, ignore_end=True).ids, point
+        assert daemon.stop(keep=True) == 0, point
+        unsanitary(daemon.words())
+        shutil.rmtree(daemon.home)
+
+
+tap.run("each named point is in the table", complete)
+tap.run("killed in the first start of a folder", born)
 tap.run(f"{KILLS} kills: nothing lost, nothing broken, nothing twice", loop)
 raise SystemExit(tap.done())

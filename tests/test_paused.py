@@ -178,6 +178,76 @@ def stuck():
     shutil.rmtree(folder)
 
 
+def stuck_at_the_end(inject, running):
+    """It does not come back, and the daemon is to stop: it waits no longer than --audit-abort-ms."""
+    folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    daemon = begin(None, *OPTIONS, "--state", f"{folder}/state", "--audit-stall-ms", "300", "--audit-abort-ms", "2000", "--drain-ms", "100",
+                   "--audit-pace-ms", "1", "--inject", inject)
+    wire, known = Wire(daemon.endpoint), set()
+    while running and "does not answer" not in daemon.words():
+        channel = wire.begin("session.open", {"template": "none"})
+        try:
+            known.add(wire.finish(channel, timeout=0.2 * ar1.SLOW).end["sess"])
+        except (TimeoutError, KeyError, Refused):
+            pass
+    assert len(known) > 2 or not running
+    daemon.process.send_signal(signal.SIGTERM)
+    began = time.time()
+    assert daemon.process.wait(40 * ar1.SLOW) == -signal.SIGABRT, daemon.words()
+    said = daemon.words()
+    assert "--audit-abort-ms): the process ends" in said, said
+    assert time.time() - began < 20 * ar1.SLOW
+    daemon.log.close()
+    unsanitary(said)
+    daemon = begin(daemon.home, *OPTIONS, "--state", f"{folder}/state")
+    assert "ended with a last word" in daemon.words()
+    assert {s["sess"] for s in Wire(daemon.endpoint).call("session.list").end["r"]} >= known
+    left_clean(daemon)
+    shutil.rmtree(folder)
+
+
+def ended_at_the_end():
+    """What never settles by itself ends a stop too: a log that has failed, with a turn that is in the middle of its step."""
+    for inject in ("commit@14=eio", "put@30=eio"):
+        daemon = begin(None, *OPTIONS, "--audit-abort-ms", "600000", "--audit-stall-ms", "500000", "--drain-ms", "100", "--inject", inject)
+        wire = Wire(daemon.endpoint)
+        for _ in range(40):
+            try:
+                wire.begin("session.open", {"template": "none"})
+            except OSError:
+                break
+            time.sleep(0.02)
+        daemon.process.send_signal(signal.SIGTERM)
+        assert daemon.process.wait(40 * ar1.SLOW) == 1, daemon.words()
+        daemon.log.close()
+        unsanitary(daemon.words())
+
+
+def second_place():
+    """The folder of the anchors does not answer: nothing waits for it, and a stop only for a moment."""
+    folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    options = (*OPTIONS, "--state", f"{folder}/state", "--anchor", f"{folder}/second", "--anchor-ms", "50", "--anchor-entries", "4")
+    daemon = begin(None, *options, "--audit-stall-ms", "1000", "--audit-abort-ms", "4000", "--inject", "anchor@2=wait:600000")
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    began = time.time()
+    while "no anchor can be written" not in daemon.words():
+        assert time.time() - began < 60 * ar1.SLOW and daemon.process.poll() is None, daemon.words()
+        wire.turn(session, words(3), max_tokens=3, ignore_end=True)
+        time.sleep(0.05)
+    said = daemon.words()
+    assert time.time() - began > 4 and "nothing new begins" not in said and "no answer in time" in said, said
+    left_clean(daemon)
+    assert "the last entries of the log are not anchored" in daemon.words()
+    verdict = audit(f"{folder}/state", "--anchor", f"{folder}/second", "verify")[0]
+    assert verdict["ok"] and verdict["anchors"] == 1 and verdict["clean"], verdict
+    daemon = begin(daemon.home, *options)
+    Wire(daemon.endpoint).turn(session, words(3), max_tokens=3, ignore_end=True)
+    left_clean(daemon)
+    assert audit(f"{folder}/state", "--anchor", f"{folder}/second", "verify")[0]["anchors"] > 1
+    shutil.rmtree(folder)
+
+
 COPY = """
 import ctypes.util, sys
 lmdb, env = ctypes.CDLL(ctypes.util.find_library("lmdb")), ctypes.c_void_p()
@@ -233,5 +303,9 @@ def put_back():
 tap.run("a machine that stands still: leases, deadlines and detach times end once, streams go on", paused)
 tap.run("a disk that does not answer: what runs goes on, nothing new begins, and all comes when it does", stalled)
 tap.run("a disk that never answers: the process ends with a last word, and nothing answered is lost", stuck)
+tap.run("and so does one that is to stop", lambda: stuck_at_the_end("commit@12=wait:600000", True))
+tap.run("and one whose very last record does not come back", lambda: stuck_at_the_end("commit@3=wait:600000", False))
+tap.run("a stop ends where the log has failed", ended_at_the_end)
+tap.run("a place for anchors that does not answer: nothing waits for it", second_place)
 tap.run("a copy made under load is put back: the same chain up to there, and the sessions go on", put_back)
 raise SystemExit(tap.done())

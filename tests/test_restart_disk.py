@@ -16,6 +16,7 @@ OPTIONS = ("--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "-
            "--disk-bytes", "4M", "--disk-reserve", "0")
 ASK = dict(max_tokens=6, ignore_end=True, temperature=0.8, seed=3)
 COUNT = 5
+SAID = [[] for _ in range(COUNT)]  # their histories after the second turns
 BEGIN = [words(300 + 37 * i) for i in range(COUNT)]
 SECOND = [words(20) for _ in range(COUNT)]
 THIRD = [words(11) for _ in range(COUNT)]
@@ -33,9 +34,9 @@ def first(daemon):
     wire = Wire(daemon.endpoint)
     sessions = [wire.open() for _ in range(COUNT)]
     for i, s in enumerate(sessions):
-        wire.turn(s, BEGIN[i], **ASK)
+        SAID[i] = BEGIN[i] + wire.turn(s, BEGIN[i], **ASK).ids
     for i, s in enumerate(sessions):
-        wire.turn(s, SECOND[i], **ASK)
+        SAID[i] = SAID[i] + SECOND[i] + wire.turn(s, SECOND[i], **ASK).ids
     return wire, sessions
 
 
@@ -59,6 +60,16 @@ def right_tokens():
     stop(daemon)
     shutil.rmtree(daemon.home)
     return replies, known
+
+
+def computed(model, *options):
+    """The third turns of a daemon that was given the histories as they are, and has nothing of before."""
+    daemon = start(None, *options, model=model)
+    wire = Wire(daemon.endpoint)
+    replies = [wire.turn(wire.open(), SAID[i] + THIRD[i], **ASK) for i in range(COUNT)]
+    stop(daemon)
+    shutil.rmtree(daemon.home)
+    return replies
 
 
 def all_same(got):
@@ -220,14 +231,19 @@ def written():
     return daemon.home, sessions
 
 
-def harmed(what, harm, *options, said=None, reloaded=None, base=OPTIONS, model=MODEL, logged=None, tokens=True):
+def harmed(what, harm, *options, said=None, reloaded=None, base=OPTIONS, model=MODEL, logged=None, anew=False):
     def test():
         home = f"{HOME}.{what}"
         shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("rpc.sock*"))
         harm(f"{home}/state/pages")
         daemon = start(home, *options, base=base, model=model)
         replies, back, again = third(daemon, SESSIONS)
-        if tokens:
+        if anew:  # what the new model says to the same history, and no longer what the old one did
+            for a, b in zip(replies, computed(model, *options)):
+                same(a, b)
+                assert a.usage["prompt"] == b.usage["prompt"]
+            assert any(a.logprobs != b.logprobs for a, b in zip(replies, RIGHT))
+        else:
             all_same(replies)
         assert back + again == KNOWN, (back, again, KNOWN)
         assert reloaded is None or reloaded(back), (back, again)
@@ -273,6 +289,33 @@ def swapped(path):
     shutil.rmtree(other.home)
 
 
+def vocabulary():
+    """The same number of tokens, of which one stands for something else: the sessions are not given to it."""
+    other = os.path.join(FOLDER, "vocabulary.gguf")
+    with open(MODEL, "rb") as file:
+        model = file.read()
+    one = b"\x06\0\0\0\0\0\0\0<0x41>"
+    text = one if model.count(one) == 1 else None
+    if text is None:  # any token of one letter, with its length before it
+        text = next(t for t in (b"\x01\0\0\0\0\0\0\0" + bytes([c]) for c in range(97, 123)) if model.count(t) == 1)
+    with open(other, "wb") as file:
+        file.write(model.replace(text, text[:-1] + b"~"))
+    home = f"{HOME}.vocabulary"
+    shutil.copytree(HOME, home, ignore=shutil.ignore_patterns("rpc.sock*"))
+    daemon = begin(home, *OPTIONS, model=other, wait=False)
+    assert daemon.process.wait(30 * ar1.SLOW) == 1, daemon.words()
+    said = daemon.words()
+    assert "the model file changed" in said and "another vocabulary" in said and "another --state" in said, said
+    daemon.log.close()
+    # Nothing was changed by that.
+    daemon = start(home)
+    replies, back, again = third(daemon, SESSIONS)
+    all_same(replies)
+    assert back == KNOWN and again == 0, (back, again)
+    left_clean(daemon)
+    shutil.rmtree(home)
+
+
 def stop_ms():
     """--stop-ms 0: nothing is written at the end, and it ends at once; the next one computes."""
     daemon = start(None, "--stop-ms", "0")
@@ -304,9 +347,10 @@ tap.run("not our file", harmed("magic", bytes_at(0, 4, 88), said="not one of our
 tap.run("another store's file", harmed("store", swapped, said="another store", reloaded=NONE, logged="config"))
 tap.run("the table of entries overwritten", harmed("table", bytes_at(4096, 8192, 255), reloaded=lambda n: n < KNOWN))
 tap.run("another precision", harmed("plan", lambda path: None, "--kv", "bf16", "--kv-memory", "1200000", said="void",
-                                    reloaded=NONE, logged="config", tokens=False))
+                                    reloaded=NONE, logged="config", anew=True))
 tap.run("another model file", harmed("model", lambda path: None, said="made by another model file", reloaded=NONE,
-                                     model=OTHER, logged="config", tokens=False))
+                                     model=OTHER, logged="config", anew=True))
+tap.run("another vocabulary of the same size", vocabulary)
 tap.run("another size of the tier", harmed("size", lambda path: None, base=OPTIONS[:8] + ("--disk-bytes", "3M",
         "--disk-reserve", "0"), said="sizes", reloaded=NONE))
 tap.run("no time to write down", stop_ms)

@@ -63,6 +63,11 @@ sound "$folder/tiny.gguf" 200 "200 faults without host memory and disk tier" --h
 tap $? "and then none is made there"
 "$BUILDDIR/tests/make_tiny" "$folder/gemma.gguf" 7 gemma3
 sound "$folder/gemma.gguf" 200 "200 faults on pages of both groups of a model with windows"
+# Bits of pages that are being read: nothing compares there, so they are counted apart, as are the tokens that
+# they changed; every other session says its own.
+sound "$folder/tiny.gguf" 400 "bits of pages that are being read are outside: neither found nor missed, and nobody else's" --outside
+[ "$(field outside)" -ge 5 ] && [ "$(field outside)" = "$(field bits-live)" ] && [ "$(field tokens_outside)" -gt 0 ]
+tap $? "and they are said by number, with the tokens that they changed"
 # Without checks a wrong page does reach tokens: the test can fail.
 "$BUILDDIR/holdfastd" selftest --model "$folder/tiny.gguf" --faults 200 --seed 7 --integrity off --json \
 	>"$folder/out" 2>/dev/null

@@ -11,6 +11,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include "runtime/fault.h"
 #include "tests/store_dir.h"
 
 static uint64_t seed = 0x9e3779b97f4a7c15u;
@@ -305,6 +306,64 @@ static uint64_t steps_ms(struct store *s, uint64_t *step, bool hurry)
 	return (store_clock_ns(CLOCK_MONOTONIC) - begun) / 1000000;
 }
 
+static uint64_t step_ns(struct store *s, uint64_t step, bool hurry)
+{
+	const uint64_t begun = store_clock_ns(CLOCK_MONOTONIC);
+	EXPECT_EQ(push_step(s, step), 0);
+	if (hurry)
+		store_hurry(s);
+	EXPECT(durable_wait(s, step));
+	return store_clock_ns(CLOCK_MONOTONIC) - begun;
+}
+
+/* Who waited for a step that was closed waits for none after it. */
+static void hurry_once(void)
+{
+	struct store *s;
+	struct store_options o = dir_options();
+	uint64_t step = 0, lazy = 0, prompt = 0;
+	o.pace_ms = 1000;
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	for (unsigned k = 0; k < 6 && lazy <= 2 * prompt; k++)
+		for (unsigned i = 0; i < 8; i++) {
+			prompt += step_ns(s, ++step, true);
+			lazy += step_ns(s, ++step, false);
+		}
+	EXPECT(lazy > 2 * prompt);
+	EXPECT_EQ(store_close(&s), 0);
+}
+
+/* The parts of a large step bear the time at which it ended, not that at which they were written. */
+static void parts_time(void)
+{
+	struct store *s;
+	const struct fault slow = {.point = FAULT_COMMIT, .at = 1, .wait_ms = 300};
+	struct store_record r = {.kind = STORE_SESSION_OPEN}, end = step_end(2);
+	REQUIRE(dir_open(&s) == 0);
+	fault_set(&slow, 1);
+	EXPECT_EQ(push_step(s, 1), 0);
+	wait_ms(50);
+	for (uint32_t i = 0; i < 500; i++)
+		REQUIRE(push_wait(s, &r) == 0);
+	EXPECT_EQ(push_wait(s, &end), 0);
+	const uint64_t now = store_clock_ns(CLOCK_REALTIME);
+	EXPECT(durable_wait(s, 2));
+	fault_set(NULL, 0);
+	EXPECT_EQ(store_close(&s), 0);
+	struct store_reader *reader;
+	static struct store_read_entry e;
+	REQUIRE(store_reader_open(store_dir, &reader, store_reason) == 0);
+	uint32_t parts = 0, late = 0;
+	for (uint64_t seq = 2; seq < store_reader_last(reader); seq++) {
+		REQUIRE(store_reader_entry(reader, seq, &e) == 0);
+		parts += e.partial;
+		late += e.wall_ns > now;
+	}
+	EXPECT(parts > 0);
+	EXPECT_EQ(late, 0);
+	store_reader_close(&reader);
+}
+
 /* A commit that took much is followed by none for a while, but for what somebody waits for, or much. */
 static void pace(void)
 {
@@ -578,6 +637,8 @@ int main(int argc, char **argv)
 	dir_run(ring_full, "a full ring refuses, and nothing is lost or moved");
 	dir_run(gather, "a time to gather holds commits back until enough waits");
 	dir_run(pace, "what nobody waits for is gathered, what somebody waits for is not");
+	dir_run(hurry_once, "who waited for a step that was closed hurries none after it");
+	dir_run(parts_time, "the parts of a large step bear the time of the step");
 	dir_run(idle, "an idle store uses no processor");
 	dir_run(clock_jumps, "a clock that jumps: what lies between two times is found");
 	dir_run(second, "a second opener is refused, in this process and in another");

@@ -1,11 +1,11 @@
 /*
  * Power cuts: every write to the log's files is recorded, with what was said to be durable at that moment,
- * while a store works: data.mdb, the keys of sessions, segments, anchors and their key. Then the folder is
- * made as a cut would have left it: after each write, and in the middle of one, with all that was written
- * before; and with no more than what was flushed before, file by file, names by their folder's flush. The
- * store verifies with its anchors and opens, whatever was said to be durable is there and can be read, and
- * what was forgotten cannot. HOLDFAST_POWER=1 cuts at each of them, in three places of a write, and opens
- * each; else some are left out.
+ * while a store works: data.mdb, the keys of sessions, segments, anchors and their key, last words (the disk
+ * tier's file has a test of its own, test_tier_power). Then the folder is made as a cut would have left it:
+ * after each write, and in the middle of one, with all that was written before; and with no more than what
+ * was flushed before, file by file, names by their folder's flush. The store verifies with its anchors and
+ * opens, whatever was said to be durable is there and can be read, and what was forgotten cannot.
+ * HOLDFAST_POWER=1 cuts at each of them, in three places of a write, and opens each; else some are left out.
  *
  * The writes are seen by functions of this program that stand before those of the C library.
  */
@@ -347,6 +347,10 @@ static void work(uint64_t steps)
 			store_forget(s, owner);
 		}
 		EXPECT_EQ(push_step(s, step), 0);
+		/* As one that ends would; each of its writes is on the disk when it returns. */
+		const struct store_last_word word = {.reason = REASON_STUCK, .found = step};
+		if (step % 10 == 0)
+			store_beacon(s, &word);
 		if (step % 3 == 0 && durable_wait(s, step)) {
 			said = step;
 			said_forgotten = step >= steps / 2;
@@ -494,9 +498,11 @@ static void power_cuts(void)
 	/* Else the cuts would ask for little. */
 	EXPECT_EQ(said, steps);
 	EXPECT(said_forgotten);
-	printf("# %u operations, %zu bytes, %llu steps; writes: data %u, keys %u, segments %u, anchors %u\n",
+	printf("# %u operations, %zu bytes, %llu steps; writes: data %u, keys %u, segments %u, anchors %u, "
+	       "beacon %u\n",
 	       op_count, byte_count, (unsigned long long)steps, op_of(WRITE, "data.mdb"), op_of(WRITE, "keys"),
-	       op_of(WRITE, "archive/"), op_of(WRITE, "second/"));
+	       op_of(WRITE, "archive/"), op_of(WRITE, "second/"), op_of(WRITE, "beacon"));
+	EXPECT(op_of(WRITE, "beacon") > 2);
 	EXPECT(op_of(WRITE, "keys") > 5 && op_of(RENAME, "archive/") > 1 && op_of(WRITE, "second/") > 5);
 	unsigned cuts = 0;
 	struct folder all = {.count = 0};
