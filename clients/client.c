@@ -524,6 +524,11 @@ int hf_ledger_show(struct hf_client *c, struct hf_end *end)
 	return simple(c, METHOD_LEDGER_SHOW, NULL, end);
 }
 
+int hf_ledger_part(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end)
+{
+	return range(c, METHOD_LEDGER_SHOW, NULL, first, count, end);
+}
+
 int hf_model_show(struct hf_client *c, struct hf_end *end)
 {
 	return simple(c, METHOD_MODEL_SHOW, NULL, end);

@@ -239,7 +239,8 @@ int hf_session_list(struct hf_client *c, uint64_t first, uint64_t count, struct 
 
 /* --- The rest. Results in end->json, ids and bytes. --- */
 
-int hf_ledger_show(struct hf_client *c, struct hf_end *end);
+int hf_ledger_show(struct hf_client *c, struct hf_end *end); /* of sessions the first hundred */
+int hf_ledger_part(struct hf_client *c, uint64_t first, uint64_t count, struct hf_end *end);
 int hf_pages_show(struct hf_client *c, const struct hf_session *of, uint64_t first,
 	uint64_t count, struct hf_end *end); /* of NULL: of all sessions */
 int hf_model_show(struct hf_client *c, struct hf_end *end);

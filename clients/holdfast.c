@@ -163,7 +163,7 @@ static int command_rollback(struct said *o)
 static int command_ledger(struct said *o)
 {
 	struct hf_end end;
-	return show(o, hf_ledger_show(o->client, &end), &end, print_ledger);
+	return show(o, hf_ledger_part(o->client, o->first, o->count, &end), &end, print_ledger);
 }
 
 static int command_pages(struct said *o)
@@ -240,7 +240,7 @@ static const struct command {
 	{"touch", "ID…", "say that sessions are still wanted", "", 1000, command_touch},
 	{"close", "ID…", "end sessions", "", 1000, command_close},
 	{"forget", "ID…", "end them, and remove text, tokens and pages", "", 1000, command_forget},
-	{"ledger", "", "what memory holds, by account and column", "", 0, command_ledger},
+	{"ledger", "", "what memory holds: accounts, principals, sessions", "nc", 0, command_ledger},
 	{"pages", "[ID]", "list KV pages", "Snc", 1, command_pages},
 	{"model", "", "show the model", "", 0, command_model},
 	{"tokenize", "[TEXT]", "ids of a text, or of standard input, as JSON", "z", 1,

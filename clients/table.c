@@ -220,8 +220,16 @@ void print_ledger(struct wire_value r)
 	};
 	static const struct column principals[] = {
 		{"PRINCIPAL", "principal", CELL_TEXT}, {"SESSIONS", "sessions", CELL_NUMBER},
-		{"TURNS", "turns", CELL_NUMBER}, {"MiB", "bytes", CELL_MIB},
+		{"OF", "sessions_limit", SPARE(1, CELL_NUMBER)}, {"TURNS", "turns", CELL_NUMBER},
+		{"RUN", "running", CELL_NUMBER}, {"OF", "running_limit", SPARE(2, CELL_NUMBER)},
+		{"MiB", "bytes", CELL_MIB}, {"GRANTED", "granted", CELL_MIB}, {"CHARGED", "charged", CELL_MIB},
 		{"LIMIT", "limit", CELL_MIB},
+	};
+	static const struct column sessions[] = {
+		{"SESSION", "sess", CELL_TEXT}, {"PRINCIPAL", "principal", SPARE(1, CELL_TEXT)},
+		{"STATE", "state", CELL_TEXT}, {"MiB", "bytes", CELL_MIB}, {"LOWER", "lower", SPARE(2, CELL_MIB)},
+		{"GRANTED", "granted", CELL_MIB}, {"CHARGED", "charged", CELL_MIB},
+		{"PROMISED", "promised", SPARE(3, CELL_MIB)}, {"LABEL", "label", CELL_TEXT},
 	};
 	static const struct column deployment[] = {
 		{"DEPLOYMENT", "", CELL_TEXT}, {"MiB", "bytes", CELL_MIB},
@@ -234,11 +242,16 @@ void print_ledger(struct wire_value r)
 		putchar('\n');
 		print_table(wire_find(r, "deployment"), deployment, COUNT(deployment));
 	}
-	struct wire_value p = wire_find(r, "principals");
-	if (!wire_get_array(p, &count) || count == 0)
-		return;
-	putchar('\n');
-	print_table(p, principals, COUNT(principals));
+	struct wire_value part = wire_find(r, "principals");
+	if (wire_get_array(part, &count) && count > 0) {
+		putchar('\n');
+		print_table(part, principals, COUNT(principals));
+	}
+	part = wire_find(r, "sessions");
+	if (wire_get_array(part, &count) && count > 0) {
+		putchar('\n');
+		print_table(part, sessions, COUNT(sessions));
+	}
 }
 
 void print_pages(struct wire_value r)

@@ -39,25 +39,43 @@ static void put_text(struct wire_writer *w, const char *key, const char *value)
 
 static void put_principal(struct daemon *d, struct wire_writer *w, uint32_t principal)
 {
+	const struct principal_view v = sched_principal(d->sched, principal);
 	uint64_t sessions = 0, turns = 0;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		const struct session *s = &d->sessions[i];
 		sessions += s->used && s->principal == principal;
 		turns += s->used && s->principal == principal && s->call != NONE;
 	}
-	wire_put_map(w, d->options.principal_bytes ? 5 : 4);
+	/* What is public is the operator's own and has no quotas. */
+	const bool own = !public_is(d, principal);
+	const uint64_t sessions_most = own ? d->options.sessions_principal : 0;
+	const uint64_t running_most = own ? d->options.turns_principal : 0;
+	wire_put_map(w, 7u + (v.quota_bytes != 0) + (sessions_most != 0) + (running_most != 0));
 	put_text(w, "principal", d->principals[principal].name);
 	put_u64(w, "sessions", sessions);
 	put_u64(w, "turns", turns);
-	put_u64(w, "bytes", sched_principal_bytes(d->sched, principal));
-	if (d->options.principal_bytes)
-		put_u64(w, "limit", d->options.principal_bytes);
+	put_u64(w, "running", v.running);
+	put_u64(w, "bytes", v.bytes);
+	put_u64(w, "granted", v.granted_bytes);
+	put_u64(w, "charged", v.charged_bytes);
+	if (v.quota_bytes)
+		put_u64(w, "limit", v.quota_bytes);
+	if (sessions_most)
+		put_u64(w, "sessions_limit", sessions_most);
+	if (running_most)
+		put_u64(w, "running_limit", running_most);
 }
 
 static const char *wait_name(uint32_t why)
 {
 	static const char *const names[] = {"pages", "turns", "rows", "prefix", "durable", "copy"};
 	return why < sizeof names / sizeof names[0] ? names[why] : "other";
+}
+
+static const char *state_name(const struct session *s, const struct session_view *v)
+{
+	return v->state == SESSION_RUNNING ? "running" : v->state == SESSION_WAITING ? "queued"
+	       : s->waits_since_us ? "tool_wait" : "idle";
 }
 
 static void put_session(struct daemon *d, struct wire_writer *w, const struct session *s)
@@ -67,9 +85,7 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 	struct turn_view t = {0};
 	CHECK(sched_session(d->sched, s->sched, &v) == 0);
 	const bool waits = v.state == SESSION_WAITING && sched_turn(d->sched, v.turn, &t) == 0;
-	const char *state = v.state == SESSION_RUNNING ? "running"
-			    : v.state == SESSION_WAITING ? "queued"
-			    : s->waits_since_us ? "tool_wait" : "idle";
+	const char *state = state_name(s, &v);
 	const bool tied = s->parent && !session_orphan(s);
 	const uint64_t back_us = sched_return_us(d->sched, s->sched, d->now_us);
 	wire_put_map(w, 12 + waits + tied + (back_us != UINT64_MAX));
@@ -112,25 +128,53 @@ static void put_session(struct daemon *d, struct wire_writer *w, const struct se
 		wire_put_nil(w);
 }
 
-static void session_list(struct daemon *d, uint32_t call, const struct wire_call *m)
+/* One session's account. What is shared counts for each who shares it. */
+static void put_account(struct daemon *d, struct wire_writer *w, const struct session *s)
+{
+	struct session_view v;
+	struct turn_view t = {0};
+	CHECK(sched_session(d->sched, s->sched, &v) == 0);
+	if (v.state == SESSION_RUNNING)
+		CHECK(sched_turn(d->sched, v.turn, &t) == 0);
+	wire_put_map(w, 9);
+	wire_put_text(w, "sess");
+	wire_put_bin(w, s->id.bytes, sizeof s->id.bytes);
+	put_text(w, "principal", d->principals[s->principal].name);
+	put_text(w, "state", state_name(s, &v));
+	put_u64(w, "bytes", v.device_bytes);
+	put_u64(w, "lower", v.lower_bytes);
+	put_u64(w, "granted", v.granted_bytes);
+	put_u64(w, "charged", v.charged_bytes);
+	put_u64(w, "promised", t.promised_bytes);
+	put_text(w, "label", s->label);
+}
+
+/* The sessions that the call may see, from the `first` on, each put by `put`. */
+static void put_sessions(struct daemon *d, uint32_t call, const struct wire_call *m, struct wire_writer *w,
+			 void (*put)(struct daemon *, struct wire_writer *, const struct session *))
 {
 	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
 	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;
 	uint32_t count = 0;
 	uint64_t seen = 0;
-	struct wire_writer w;
 	for (uint32_t i = 0; i < d->options.sessions; i++)
 		if (d->sessions[i].used && call_sees(d, call, d->sessions[i].principal))
 			count += seen++ >= first && count < most;
-	wire_writer_init(&w, d->out, d->out_max);
-	wire_put_array(&w, count);
+	wire_put_array(w, count);
 	seen = 0;
 	for (uint32_t i = 0; i < d->options.sessions && count; i++) {
 		if (!d->sessions[i].used || !call_sees(d, call, d->sessions[i].principal) || seen++ < first)
 			continue;
-		put_session(d, &w, &d->sessions[i]);
+		put(d, w, &d->sessions[i]);
 		count--;
 	}
+}
+
+static void session_list(struct daemon *d, uint32_t call, const struct wire_call *m)
+{
+	struct wire_writer w;
+	wire_writer_init(&w, d->out, d->out_max);
+	put_sessions(d, call, m, &w, put_session);
 	result_end(d, call, &w);
 }
 
@@ -174,9 +218,8 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 	static const char *const columns[COLUMN_COUNT] = {"free", "running", "promised", "retained", "shared",
 							  "moving", "doomed"};
 	struct wire_writer w;
-	(void)m;
 	wire_writer_init(&w, d->out, d->out_max);
-	wire_put_map(&w, 3);
+	wire_put_map(&w, 4);
 	put_deployment(d, &w);
 	wire_put_text(&w, "accounts");
 	wire_put_map(&w, ACCOUNT_COUNT);
@@ -195,6 +238,8 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 	for (uint32_t i = 0; i < principals_all(d); i++)
 		if (d->principals[i].name[0] && call_sees(d, call, i))
 			put_principal(d, &w, i);
+	wire_put_text(&w, "sessions");
+	put_sessions(d, call, m, &w, put_account);
 	result_end(d, call, &w);
 }
 

@@ -173,7 +173,7 @@ void session_method_import(struct daemon *d, uint32_t call, const struct wire_ca
 	}
 	const uint32_t slot = session_take(d, d->calls[call].principal);
 	if (slot == NONE) {
-		call_fail(d, call, ERR_OVERLOADED);
+		session_refuse(d, call, d->calls[call].principal);
 		return;
 	}
 	struct session *s = &d->sessions[slot];

@@ -82,6 +82,14 @@ static uint64_t session_limit(const struct daemon *d, uint32_t principal)
 	return principal_full(d, principal) ? d->options.sessions_principal : d->options.sessions;
 }
 
+void session_refuse(struct daemon *d, uint32_t call, uint32_t principal)
+{
+	const uint64_t limit = session_limit(d, principal);
+	const struct wire_err err = {.code = ERR_OVERLOADED, .retry = "later", .after_ms = 1000,
+				     .used = limit, .asked = 1, .limit = limit};
+	call_fail_numbers(d, call, &err);
+}
+
 uint32_t session_take(struct daemon *d, uint32_t principal)
 {
 	if (tenant_full(d, principal) || principal_full(d, principal))
@@ -363,10 +371,7 @@ void session_method_open(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const uint32_t slot = session_take(d, c->principal);
 	if (slot == NONE) {
-		const uint64_t limit = session_limit(d, c->principal);
-		const struct wire_err err = {.code = ERR_OVERLOADED, .retry = "later", .after_ms = 1000,
-					     .used = limit, .asked = 1, .limit = limit};
-		call_fail_numbers(d, call, &err);
+		session_refuse(d, call, c->principal);
 		return;
 	}
 	struct session *s = &d->sessions[slot];
@@ -438,7 +443,7 @@ void session_method_fork(struct daemon *d, uint32_t call, const struct wire_call
 	}
 	const uint32_t slot = session_take(d, parent->principal);
 	if (slot == NONE) {
-		call_fail(d, call, ERR_OVERLOADED);
+		session_refuse(d, call, parent->principal);
 		return;
 	}
 	struct session *s = &d->sessions[slot];

@@ -9,6 +9,8 @@
 int sessions_open(struct daemon *d);
 void sessions_close(struct daemon *d);
 uint32_t session_take(struct daemon *d, uint32_t principal);
+/* There is none: the call ends, and is told which limit is reached. */
+void session_refuse(struct daemon *d, uint32_t call, uint32_t principal);
 void session_drop(struct daemon *d, uint32_t session);
 void session_end_alone(struct daemon *d, uint32_t session); /* not what is tied to it */
 void record_session(struct daemon *d, const struct session *s, uint8_t kind);

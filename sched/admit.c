@@ -37,10 +37,8 @@ static int at_quota(const struct sched *s, uint32_t principal)
 /* A running turn of the principal, of those the one admitted first; its session. */
 static uint32_t running_of(const struct sched *s, uint32_t principal)
 {
-	uint32_t at = s->running.first;
-	while (at != SCHED_NONE && session_at(s, turn_at(s, at)->session)->principal != principal)
-		at = turn_at(s, at)->link.next;
-	return at == SCHED_NONE ? SCHED_NONE : turn_at(s, at)->session;
+	uint32_t first = principal_at(s, principal)->first_running;
+	return first ? turn_at(s, first - 1)->session : SCHED_NONE;
 }
 
 /* What the turn needs beside what its session has, or beside the prefix that it takes in its place. */
@@ -107,7 +105,7 @@ static int quota_waits(const struct sched *s, uint32_t turn)
 	       principal_at(s, session_at(s, t->session)->principal)->short_asks == s->asks;
 }
 
-/* And what for; who runs of its principal is looked for, so not for each of those who wait, often. */
+/* And what for. */
 static int quota_ask(const struct sched *s, uint32_t turn, uint32_t units, struct answer *answer)
 {
 	const struct turn *t = turn_at(s, turn);

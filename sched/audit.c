@@ -328,6 +328,11 @@ static void ledger_check(const struct sched *s, const struct tally *sum)
 	for (uint32_t i = 0; i < s->limits.principal_count; i++) {
 		bytes += principal_at(s, i)->bytes;
 		granted += principal_at(s, i)->granted;
+		uint32_t turn = s->running.first, first = principal_at(s, i)->first_running;
+		while (turn != SCHED_NONE && session_at(s, turn_at(s, turn)->session)->principal != i)
+			turn = turn_at(s, turn)->link.next;
+		CHECK(first == (turn == SCHED_NONE ? 0 : turn + 1));
+		CHECK((first != 0) == (principal_at(s, i)->running != 0));
 		if (quota_of(s, i))
 			CHECK(principal_at(s, i)->granted_bytes + principal_at(s, i)->running_bytes <= quota_of(s, i));
 	}

@@ -43,12 +43,18 @@ static uint64_t beyond_grant(const struct sched *s, uint32_t session)
 	return units > x->granted ? window_bytes(s, units) - window_bytes(s, x->granted) : 0;
 }
 
-/* What the quota of the principal is charged with, for all its sessions but this one. */
+/* What the quota of its principal is charged with for the session. */
+uint64_t quota_charged(const struct sched *s, uint32_t session)
+{
+	return window_bytes(s, session_at(s, session)->granted) + beyond_grant(s, session);
+}
+
+/* The same for all the principal's sessions but this one. */
 static uint64_t charged_beside(const struct sched *s, uint32_t session)
 {
 	const struct session *x = session_at(s, session);
 	const struct principal *owner = principal_at(s, x->principal);
-	uint64_t own = window_bytes(s, x->granted) + beyond_grant(s, session);
+	uint64_t own = quota_charged(s, session);
 	CHECK(owner->granted_bytes + owner->running_bytes >= own);
 	return owner->granted_bytes + owner->running_bytes - own;
 }

@@ -152,6 +152,8 @@ struct session_view {
 	uint32_t history, resident;      /* tokens; resident: with K and V, on whatever place */
 	uint32_t residency;
 	uint64_t granted_bytes, lease_until_us;
+	uint64_t charged_bytes; /* to its principal's quota: the grant, and what its running turn may ever need
+				   beyond it */
 	uint64_t device_bytes, lower_bytes, idle_since_us; /* lower_bytes: on host and disk */
 };
 /* -ERR_NOT_FOUND if the index is not in use. */
@@ -212,6 +214,14 @@ uint64_t sched_context_bytes(const struct sched *s, uint64_t tokens);
 
 /* Bytes of pages that a principal's sessions hold on the device; shared pages count once. */
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal);
+
+/* A principal's account: what was granted to its sessions, what its quota of bytes is charged with (the
+   sum of their charged_bytes), and that quota, 0 for none; its turns, and those of them that run. */
+struct principal_view {
+	uint64_t bytes, granted_bytes, charged_bytes, quota_bytes;
+	uint32_t sessions, turns, running, reserved;
+};
+struct principal_view sched_principal(const struct sched *s, uint32_t principal);
 
 #ifdef __cplusplus
 }

@@ -175,6 +175,7 @@ struct principal {
 	uint32_t granted, session_count; /* granted: units */
 	uint32_t active, running;        /* turns waiting and running; running */
 	uint32_t member;                 /* one of its sessions, from 1; 0: it has none */
+	uint32_t first_running;          /* of its running turns the one admitted first, from 1; 0: none */
 };
 
 /* What a session at rest has to give: pages that nobody else owns, or shares only. */
@@ -411,6 +412,7 @@ void lease_renew(struct sched *s, uint32_t session);
 void retain_expire(struct step *p, uint32_t session);
 uint32_t retain_floor(const struct session *x);
 uint64_t quota_of(const struct sched *s, uint32_t principal);
+uint64_t quota_charged(const struct sched *s, uint32_t session);
 uint64_t quota_short(const struct sched *s, uint32_t session, uint32_t units, int *never);
 void quota_begin(struct sched *s, uint32_t session);
 void quota_end(struct sched *s, uint32_t session);

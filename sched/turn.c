@@ -59,6 +59,22 @@ static void end_tell(struct step *p, uint32_t turn, enum end end, int err)
 	end_times(p->s, t, told);
 }
 
+/* The principal's running turns are one less: the next in their order is its first now, if this one was.
+   One walk for a turn that ends, so that those who wait are told without one who holds what they lack. */
+static void running_leave(struct sched *s, uint32_t turn, struct principal *owner)
+{
+	CHECK(owner->running > 0);
+	owner->running--;
+	if (owner->first_running != turn + 1)
+		return;
+	uint32_t next = owner->running ? turn_at(s, turn)->link.next : SCHED_NONE;
+	while (next != SCHED_NONE &&
+	       principal_at(s, session_at(s, turn_at(s, next)->session)->principal) != owner)
+		next = turn_at(s, next)->link.next;
+	CHECK((next == SCHED_NONE) == (owner->running == 0));
+	owner->first_running = next == SCHED_NONE ? 0 : next + 1;
+}
+
 /* A running turn gives back its promise and the pages that it did not fill. */
 static void turn_stop(struct step *p, uint32_t turn)
 {
@@ -67,9 +83,8 @@ static void turn_stop(struct step *p, uint32_t turn)
 	struct session *x = session_at(s, t->session);
 	CHECK(!t->in_flight);
 	quota_end(s, t->session);
+	running_leave(s, turn, principal_at(s, x->principal));
 	chain_take(s, &s->running, LINK_TURN, turn);
-	CHECK(principal_at(s, x->principal)->running > 0);
-	principal_at(s, x->principal)->running--;
 	CHECK(s->promised_units >= t->promised);
 	s->promised_units -= t->promised;
 	t->promised = t->claim = t->missing = t->loading = t->strays = 0;
@@ -343,7 +358,8 @@ void turn_run(struct step *p, uint32_t turn, uint32_t units)
 	s->counts.tokens_fresh += t->origin_fresh;
 	chain_take(s, &s->queue, LINK_TURN, turn);
 	chain_push_last(s, &s->running, LINK_TURN, turn);
-	principal_at(s, x->principal)->running++;
+	if (principal_at(s, x->principal)->running++ == 0)
+		principal_at(s, x->principal)->first_running = turn + 1;
 	t->state = TURN_RUNNING;
 	t->admitted_us = s->now_us;
 	t->admitted_step = s->step;

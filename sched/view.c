@@ -32,6 +32,7 @@ int sched_session(const struct sched *s, uint32_t session, struct session_view *
 	out->resident = x->resident;
 	out->residency = x->residency;
 	out->granted_bytes = window_bytes(s, x->granted);
+	out->charged_bytes = quota_charged(s, session);
 	out->lease_until_us = x->lease_until_us;
 	uint64_t away = load_missing(s, session);
 	out->device_bytes = (x->units - away) * s->unit_bytes;
@@ -142,6 +143,16 @@ uint64_t sched_headroom(const struct sched *s, uint32_t *turns)
 		if (window_of(s, g))
 			bytes += window_slack(s, g) * s->limits.group[g].page_bytes;
 	return bytes;
+}
+
+struct principal_view sched_principal(const struct sched *s, uint32_t principal)
+{
+	const struct principal *owner = principal_at(s, principal);
+	struct principal_view view = {owner->bytes, owner->granted_bytes, 0, quota_of(s, principal),
+				      owner->session_count, owner->active, owner->running, 0};
+	view.charged_bytes = owner->granted_bytes + owner->running_bytes;
+	CHECK(view.running <= view.turns);
+	return view;
 }
 
 uint64_t sched_principal_bytes(const struct sched *s, uint32_t principal)

@@ -470,6 +470,46 @@ static void quotas_count_what_runs(void)
 	rig_close(&r);
 }
 
+/* Who waits for the quota is told who of its principal was admitted first, also when that one has ended;
+   and what the ledger says of a principal is the sum of its sessions. */
+static void quotas_name_who_runs(void)
+{
+	struct rig r;
+	struct sched_limits l = rig_limits(64);
+	const struct rig_turn small = {0, 10, 7, 0, 0, 0}, large = {0, 32, 33, 0, 0, 0};
+	l.principal_bytes = 5 * 1024;
+	l.batch_turns = 8;
+	rig_open(&r, &l);
+	uint32_t other = rig_session_as(&r, 1, RESIDENCY_BEST_EFFORT, 0, 0), own[4], turn[4];
+	(void)rig_turn(&r, other, small);
+	for (uint32_t i = 0; i < 4; i++)
+		own[i] = rig_session(&r);
+	for (uint32_t i = 0; i < 4; i++)
+		turn[i] = rig_turn(&r, own[i], i < 3 ? small : large);
+	struct turn_view view;
+	struct principal_view all = sched_principal(r.s, 0);
+	EXPECT_EQ(sched_turn(r.s, turn[3], &view), 0);
+	EXPECT_EQ(view.running, 0);
+	EXPECT_EQ(view.blocker, own[0]);
+	EXPECT_EQ(all.running, 3);
+	EXPECT_EQ(all.turns, 4);
+	EXPECT_EQ(all.charged_bytes, 3 * rig_view(&r, own[1]).charged_bytes);
+	EXPECT_EQ(all.quota_bytes, 5 * 1024);
+	EXPECT_EQ(rig_view(&r, own[3]).charged_bytes, 0);
+	/* The first two end, the later one before. */
+	rig_cancel(&r, turn[1], END_CANCEL);
+	EXPECT_EQ(sched_turn(r.s, turn[3], &view), 0);
+	EXPECT_EQ(view.blocker, own[0]);
+	EXPECT_EQ(view.short_bytes, 1024);
+	rig_cancel(&r, turn[0], END_CANCEL);
+	EXPECT_EQ(rig_view(&r, own[3]).state, SESSION_RUNNING);
+	EXPECT_EQ(sched_principal(r.s, 0).charged_bytes, 5 * 1024);
+	uint32_t last = rig_turn(&r, own[0], (struct rig_turn){0, 10, 7, 0, 0, 0});
+	EXPECT_EQ(sched_turn(r.s, last, &view), 0);
+	EXPECT_EQ(view.blocker, own[2]);
+	rig_close(&r);
+}
+
 static void a_lease_runs_out(void)
 {
 	struct rig r;
@@ -600,6 +640,7 @@ int main(void)
 	TAP_RUN(the_oldest_idle_session_gives_way, "the session used least recently gives way, from its end");
 	TAP_RUN(grants_are_kept, "grants are clipped, kept, and passed by those that fit beside them");
 	TAP_RUN(quotas_are_per_principal, "the quota is per principal");
+	TAP_RUN(quotas_name_who_runs, "who waits for a quota is told whose turn was first; sums");
 	TAP_RUN(quotas_count_what_runs, "the quota of bytes counts what running turns may need");
 	TAP_RUN(a_lease_runs_out, "a lease runs out on time and is told");
 	TAP_RUN(a_touch_renews_a_lease, "a touch lets it begin anew");

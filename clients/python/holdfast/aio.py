@@ -308,8 +308,8 @@ class AsyncClient:
     async def sessions(self, first: int = 0, count: int = 100) -> List[Dict[str, Any]]:
         return wire.the_maps((await self.call("session.list", first=first, count=count)).result)
 
-    async def ledger(self) -> Dict[str, Any]:
-        return wire.the_map((await self.call("ledger.show")).result)
+    async def ledger(self, first: int = 0, count: int = 100) -> Dict[str, Any]:
+        return wire.the_map((await self.call("ledger.show", first=first, count=count)).result)
 
     async def model(self) -> Dict[str, Any]:
         return wire.the_map((await self.call("model.show")).result)

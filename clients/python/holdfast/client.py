@@ -320,8 +320,8 @@ class Client:
     def sessions(self, first: int = 0, count: int = 100) -> List[Dict[str, Any]]:
         return wire.the_maps(self.call("session.list", first=first, count=count).result)
 
-    def ledger(self) -> Dict[str, Any]:
-        return wire.the_map(self.call("ledger.show").result)
+    def ledger(self, first: int = 0, count: int = 100) -> Dict[str, Any]:
+        return wire.the_map(self.call("ledger.show", first=first, count=count).result)
 
     def pages(self, session: Optional[Session] = None, *, first: int = 0, count: int = 100,
               group: Optional[int] = None) -> List[Dict[str, Any]]:
