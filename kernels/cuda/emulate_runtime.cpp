@@ -36,13 +36,13 @@ struct emulate_graph {
 
 namespace {
 
-emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30};
+emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30, 0, 0};
 emulate_counts counts;
 std::map<void *, size_t> taken;
 std::map<const uint8_t *, size_t> pinned; /* host memory */
 bool pin_refused, busy;
 size_t taken_bytes, node_bytes = 4 << 10;
-long calls_left = -1;
+long calls_left = -1, refuse_left = -1;
 bool (*lose_asked)();
 bool lost;
 cudaError_t last;
@@ -56,6 +56,8 @@ cudaError_t enter()
 		lost = true;
 	if (lost || emulate_faulted())
 		return cudaErrorLaunchFailure;
+	if (refuse_left >= 0 && refuse_left-- == 0)
+		return cudaErrorMemoryAllocation;
 	/* What is forked from a process that has used CUDA cannot use it. */
 	if (user == 0)
 		user = getpid();
@@ -182,8 +184,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
 	ENTER();
 	if (device < 0 || device >= machine.devices)
 		return keep(cudaErrorInvalidDevice);
-	*out = cudaDeviceProp{"emulated", machine.memory_bytes, 227 << 10, machine.major,
-			      machine.minor, 4};
+	*out = cudaDeviceProp{"emulated", machine.memory_bytes,
+			      machine.shared_bytes ? machine.shared_bytes : 227 << 10, machine.major, machine.minor, 4};
 	return cudaSuccess;
 }
 
@@ -199,7 +201,7 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 {
 	ENTER();
 	counts.allocations++;
-	if (bytes > machine.memory_bytes - taken_bytes)
+	if (bytes > machine.memory_bytes - taken_bytes || (machine.largest_bytes && bytes > machine.largest_bytes))
 		return keep(cudaErrorMemoryAllocation);
 	void *p = NULL;
 	if (posix_memalign(&p, 256, bytes ? bytes : 1) != 0)
@@ -441,6 +443,11 @@ void emulate_runtime_lose(long calls)
 	calls_left = calls;
 	lost = false;
 	last = cudaSuccess;
+}
+
+void emulate_runtime_refuse(long calls)
+{
+	refuse_left = calls;
 }
 
 void emulate_runtime_lose_when(bool (*asked)())
