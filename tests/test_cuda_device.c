@@ -302,6 +302,8 @@ static void refusals(void)
 	}
 	hook_machine(1, 13000, 9, 4096);
 	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_MEMORY);
+	hook_shared(16 << 10); /* less than attention takes */
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
 	hook_machine(1, 13000, 9, 1 << 30);
 	EXPECT(strchr(line, '\n') == NULL && d == NULL);
 	p.ranks = 2;

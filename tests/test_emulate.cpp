@@ -4,7 +4,7 @@
  */
 #include <vector>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/attend.h"
 #include "kernels/fp8.h"
 #include "tests/tap.h"
 
@@ -25,6 +25,33 @@ template <class F> static void run_all(dim3 grid, dim3 block, size_t shared, con
 			printf("# seed %d: %s\n", (int)seed, found);
 	}
 	emulate_seed(0);
+}
+
+/* PRMT by its definition, over all selectors of one digit; then what the tiles of attention make of two bytes
+   of FP8 or INT8, over all 65,536 pairs: the values that the codes stand for. */
+static void pairs()
+{
+	for (unsigned digit = 0; digit < 8; digit++)
+		for (int place = 0; place < 4; place++) {
+			const unsigned found = byte_permute(0x33221100u, 0x77665544u, digit << (4 * place));
+			EXPECT_EQ(found >> (8 * place) & 0xff, digit * 0x11);
+		}
+	EXPECT_EQ(byte_permute(0xa1b2c3d4u, 0, 0x1404), 0xc300d400u);
+	EXPECT_EQ(fma_bf16_pair(0x3f804000u, 0x40404040u, 0x80008000u), 0x404040c0u); /* 2 x 3, 1 x 3 */
+	unsigned wrong = 0;
+	for (unsigned pair = 0; pair < 65536; pair++)
+		for (int i = 0; i < 2; i++) {
+			const unsigned word = i ? pair << 16 | 0x5aa5 : pair | 0xa55a0000u;
+			const unsigned fp8 = bytes_pair<KV_FP8>(word, i), int8 = bytes_pair<KV_INT8>(word, i);
+			for (int half = 0; half < 2; half++) {
+				const uint8_t code = (uint8_t)(pair >> (8 * half));
+				const float value = fp8_decode(code);
+				if (!isnan(value))
+					wrong += (uint16_t)(fp8 >> (16 * half)) != float_bits(value) >> 16;
+				wrong += emulate_bf16(int8, half) != (float)(int8_t)code;
+			}
+		}
+	EXPECT_EQ(wrong, 0);
 }
 
 static void places()
@@ -368,6 +395,7 @@ static void runtime()
 int main()
 {
 	TAP_RUN(places, "every thread of every block runs once and knows its place");
+	TAP_RUN(pairs, "bytes and pairs of bf16 as the manual has them, all 65,536");
 	TAP_RUN(barriers, "a tree in shared memory with its barriers");
 	TAP_RUN(barrier_missing, "a missing barrier shows");
 	TAP_RUN(collectives, "shuffles and ballots");

@@ -281,11 +281,15 @@ static int device_begin(struct device *d)
 	return memory_make(d);
 }
 
-/* e4m3 is in its products from sm_89 on. */
+/* e4m3 is in its products from sm_89 on; what it wants of the scales there was not asked. */
 static int library_open(struct device *d)
 {
-	if (d->plan.prefill == PREFILL_SAME || (d->plan.prefill == PREFILL_FP8 && d->major < 9))
+	if (d->plan.prefill == PREFILL_SAME)
 		return 0;
+	if (d->plan.prefill == PREFILL_FP8 && d->major < 9) {
+		fprintf(stderr, "cuda: cuBLASLt is not asked for e4m3 on %s; given tokens take own kernels\n", d->name);
+		return 0;
+	}
 	return blas_open(d);
 }
 
