@@ -149,7 +149,7 @@ def refusals():
                       r"the ([0-9.]+) MiB available; lower --kv-memory$", done.stderr.rstrip("\n"))
     assert found, done.stderr
     weights, workspace, kv, there = map(float, found.groups())
-    assert weights > 50 and workspace > 1 and 0.1 < kv < 0.4 and there == 0.1, found.groups()
+    assert weights > 0 and workspace > 1 and 0.1 < kv < 0.4 and there == 0.1, found.groups()
     # A driver that has the memory, and not in one piece: what was asked for, in one line, and what to lower.
     done = refused(f"1,13000,9,{one},0,200000")
     found = re.search(r"the device cannot be opened \([^)]*memory[^)]*\): workspace ([0-9.]+) MiB, KV pages ([0-9.]+) MiB; lower "

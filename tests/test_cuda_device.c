@@ -43,6 +43,7 @@ static void one_wait(void)
 	for (int off = 0; off < 2; off++) {
 		struct fixture f;
 		setenv("HOLDFAST_CUDA_GRAPHS", off ? "off" : "on", 1);
+		hook_seed(off ? 12345 : 1);
 		open_small(&f);
 		hook_counts();
 		for (uint32_t at = 0; at < 10; at++) {
@@ -68,6 +69,7 @@ static void one_wait(void)
 		fixture_close(&f);
 	}
 	unsetenv("HOLDFAST_CUDA_GRAPHS");
+	hook_seed(0);
 	EXPECT(memcmp(graphs, none, sizeof none) == 0);
 	EXPECT(hook_fault() == NULL);
 }
@@ -239,12 +241,16 @@ static void pages_ordered(void)
 	const struct device_plan p = plan_small();
 	const uint64_t bytes = ops_page_bytes(p.kv, FIXTURE_LAYERS, p.kv_heads, p.head, p.page_tokens);
 	uint8_t *const page = malloc(bytes), *const zero = calloc(1, bytes);
+	struct ops_sampled sampled;
+	struct ops_fault fault;
 	CHECK(page && zero);
 	open_small(&f);
+	EXPECT(f.ops->page_tags_set(f.device, 0, 0, 32, 0) == 0);
 	for (int moved = 0; moved < 2; moved++) {
 		/* At pages 8, 9 ...; then from 16 on, where only a copy puts them. */
-		const struct fixture_sequence given = {text, 0, 16, 8, 0}, rest = {text, 16, GIVEN - 16, 8, 0};
-		const struct fixture_sequence last = {text, GIVEN, 1, moved ? 16 : 8, 0};
+		const uint32_t at = moved ? 16 : 8;
+		const struct fixture_sequence given = {text, 0, 16, 8, 8}, rest = {text, 16, GIVEN - 16, 8, 8};
+		const struct fixture_sequence last = {text, GIVEN, 1, at, at};
 		const struct fixture_sequence *const all[3] = {&given, &rest, &last};
 		for (int i = 0; i < 3; i++) {
 			struct ops_batch *b = fixture_block(&f, all[i], 1, 2);
@@ -254,7 +260,13 @@ static void pages_ordered(void)
 			EXPECT(f.ops->batch(f.device, b) == 0);
 			EXPECT(fixture_step(&f) == 0);
 			free(b);
+			if (moved || i > 0)
+				continue;
+			EXPECT(f.ops->page_read(f.device, 0, 8, page) == 0); /* of a step that nobody waited for */
+			EXPECT(memcmp(page, zero, bytes) != 0);
 		}
+		EXPECT(f.ops->wait(f.device, &sampled, &fault) == 0);
+		EXPECT(sampled.token < 32 && fault.page == (uint32_t)OPS_NONE);
 		EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, moved ? got : want) == 0);
 	}
 	EXPECT(memcmp(want, got, sizeof want) == 0);

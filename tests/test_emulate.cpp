@@ -2,6 +2,9 @@
  * Goal: the emulation of CUDA is right, and each of its checks fires. Method: small kernels with
  * known results, under several orders; and kernels with one fault each, whose message is looked for.
  */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <vector>
 
 #include "kernels/cuda/attend.h"
@@ -368,7 +371,8 @@ static void runtime()
 	cudaGraphLaunch(exec, one);
 	cudaGraphLaunch(exec, one);
 	EXPECT(cudaStreamSynchronize(one) == cudaSuccess);
-	EXPECT_EQ(*a.p, 25);
+	cudaMemcpy(&back, memory, sizeof back, cudaMemcpyDeviceToHost);
+	EXPECT_EQ(back, 25);
 	LAUNCH(broken_kernel, dim3(1), dim3(64), 0, one, a);
 	EXPECT(cudaStreamSynchronize(one) == cudaErrorLaunchFailure);
 	EXPECT(cudaStreamSynchronize(one) == cudaErrorLaunchFailure);
@@ -392,6 +396,39 @@ static void runtime()
 	cudaStreamDestroy(two);
 }
 
+/* What a process does at its end, in another one: 0, or not. */
+template <class F> static int ends(F does)
+{
+	int status = 0;
+	fflush(stdout);
+	const pid_t pid = fork();
+	if (pid == 0) {
+		if (!freopen("/dev/null", "w", stderr))
+			_exit(9);
+		does();
+		_exit(0);
+	}
+	return pid < 0 || waitpid(pid, &status, 0) != pid ? -1 : status;
+}
+
+/* Device memory is the device's: the host cannot read it, and nobody what lies behind it. */
+static void memory_apart()
+{
+	void *memory;
+	int back = 0;
+	const int host = 5;
+	REQUIRE(cudaMalloc(&memory, 300) == cudaSuccess);
+	EXPECT(cudaMemcpy(memory, &host, sizeof host, cudaMemcpyHostToDevice) == cudaSuccess);
+	EXPECT(cudaMemcpy(&back, memory, sizeof back, cudaMemcpyDeviceToHost) == cudaSuccess && back == 5);
+	const volatile int *const at = (const volatile int *)memory;
+	EXPECT(ends([] {}) == 0);
+	EXPECT(ends([at] { (void)*at; }) != 0);
+	EXPECT(ends([at] { *const_cast<volatile int *>(at) = 1; }) != 0);
+	EXPECT(ends([&] { (void)cudaMemcpy(&back, (char *)memory + 512, sizeof back, cudaMemcpyDeviceToHost); }) != 0);
+	cudaFree(memory);
+	EXPECT_EQ(emulate_runtime_taken(), 0);
+}
+
 int main()
 {
 	TAP_RUN(places, "every thread of every block runs once and knows its place");
@@ -407,5 +444,6 @@ int main()
 	TAP_RUN(bounds, "misalignment, lost copies, too much shared memory are found");
 	TAP_RUN(guards, "shared memory is NaN at first and guarded");
 	TAP_RUN(runtime, "streams, events, graphs, a lost context");
+	TAP_RUN(memory_apart, "device memory is not the host's, and has an end");
 	return tap_done();
 }

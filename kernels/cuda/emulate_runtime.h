@@ -2,7 +2,9 @@
  * A small stand-in for the CUDA runtime, for the host side of this folder under emulation: the same
  * names and meanings, in the few functions that it uses. What is asynchronous on a GPU is put off
  * here until something waits for it, so a missing wait shows: a copy reads its source when it runs,
- * not when it is asked for, and the blocking copy waits for nothing.
+ * not when it is asked for, and the blocking copy waits for nothing. Device memory can be touched by what
+ * runs on a stream and by copies; a host that does ends the process, and so does who goes beyond an
+ * allocation's end.
  *
  * Faults can be planted: emulate_runtime_*. One thread of the process at a time.
  */
