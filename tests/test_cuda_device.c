@@ -172,7 +172,7 @@ static int step_once(struct fixture *f, float scale, struct ops_sampled *sampled
 }
 
 /* A driver that has no memory for one call of a step, and says so once: graphs are done without, anything
-   else is the device's end, since a part of the step was not done; the next step brings no part of it back. */
+   else is the device's end, since a part of the step was not done; the next step brings none of it back. */
 static void refused_anywhere(void)
 {
 	float want[32], got[32];

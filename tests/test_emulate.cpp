@@ -424,7 +424,15 @@ static void memory_apart()
 	EXPECT(ends([] {}) == 0);
 	EXPECT(ends([at] { (void)*at; }) != 0);
 	EXPECT(ends([at] { *const_cast<volatile int *>(at) = 1; }) != 0);
-	EXPECT(ends([&] { (void)cudaMemcpy(&back, (char *)memory + 512, sizeof back, cudaMemcpyDeviceToHost); }) != 0);
+	void *const behind = (char *)memory + 512;
+	for (int beyond = 0; beyond < 2; beyond++) {
+		const int status = ends([&] {
+			const emulate_machine usual = {1, 13000, 9, 0, (size_t)1 << 30, 0, 0};
+			emulate_runtime_machine(&usual); /* a fork may not use it else */
+			(void)cudaMemcpy(&back, beyond ? behind : memory, sizeof back, cudaMemcpyDeviceToHost);
+		});
+		EXPECT((status != 0) == (beyond != 0));
+	}
 	cudaFree(memory);
 	EXPECT_EQ(emulate_runtime_taken(), 0);
 }

@@ -267,7 +267,8 @@ static int device_begin(struct device *d)
 		attend_prepare(p->kv, p->head, p->heads / p->kv_heads, d->shared_most);
 	if (error == cudaErrorInvalidValue) {
 		static const char *const kinds[] = {"fp8", "int8", "bf16", "f32"};
-		fprintf(stderr, "cuda: attention over %s pages with heads of %u values, %u to a KV head, needs more shared "
+		fprintf(stderr,
+			"cuda: attention over %s pages with heads of %u values, %u to a KV head, needs more shared "
 			"memory than the %u bytes a block has on this GPU; pages of another kind (--kv) may fit\n",
 			kinds[p->kv], p->head, p->heads / p->kv_heads, d->shared_most);
 		return -ERR_UNSUPPORTED;
@@ -287,7 +288,8 @@ static int library_open(struct device *d)
 	if (d->plan.prefill == PREFILL_SAME)
 		return 0;
 	if (d->plan.prefill == PREFILL_FP8 && d->major < 9) {
-		fprintf(stderr, "cuda: cuBLASLt is not asked for e4m3 on %s; given tokens take own kernels\n", d->name);
+		fprintf(stderr, "cuda: cuBLASLt is not asked for e4m3 on %s; given tokens take own kernels\n",
+			d->name);
 		return 0;
 	}
 	return blas_open(d);

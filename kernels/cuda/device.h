@@ -165,14 +165,16 @@ template <class T> constexpr size_t call_kind_of()
 }
 template <class R, class... A, class S, class... B> constexpr bool called_alike(R (*)(A...), S (*)(B...))
 {
-	const size_t a[] = {call_kind_of<R>(), call_kind_of<A>()...}, b[] = {call_kind_of<S>(), call_kind_of<B>()...};
+	const size_t a[] = {call_kind_of<R>(), call_kind_of<A>()...};
+	const size_t b[] = {call_kind_of<S>(), call_kind_of<B>()...};
 	bool alike = sizeof...(A) == sizeof...(B);
 	for (size_t i = 0; alike && i <= sizeof...(A); i++)
 		alike = a[i] == b[i];
 	return alike;
 }
 #define CALLED_ALIKE(type, member, function) \
-	static_assert(called_alike(decltype(((type *)0)->member)(nullptr), decltype(&function)(nullptr)), #function)
+	static_assert(called_alike(decltype(((type *)0)->member)(nullptr), decltype(&function)(nullptr)), \
+		      #function)
 #endif
 
 /* Puts the address of a library's function into *out. */

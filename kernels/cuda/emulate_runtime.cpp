@@ -236,7 +236,8 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 {
 	ENTER();
 	counts.allocations++;
-	if (bytes > machine.memory_bytes - taken_bytes || (machine.largest_bytes && bytes > machine.largest_bytes))
+	if (bytes > machine.memory_bytes - taken_bytes ||
+	    (machine.largest_bytes && bytes > machine.largest_bytes))
 		return keep(cudaErrorMemoryAllocation);
 	const size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
 	region r = {NULL, (whole + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES, bytes};

@@ -1,8 +1,8 @@
 /*
  * A device on the shapes of an 8B-class model, two layers of it with weights of chance: what the hot
  * operations reach of the copy bandwidth that is measured beside them, and what FP8 pages are worth
- * against BF16 ones. Lines of JSON; a "target" is a figure that a GPU ought to reach, and whether it did. None of
- * them is an error.
+ * against BF16 ones. Lines of JSON; a "target" is a figure that a GPU ought to reach, and whether it
+ * did. None of them is an error.
  *
  *	bench_gpu DEVICE [--small]
  *
@@ -41,8 +41,9 @@ static void must(int code, const char *what)
 /* At least, or at most, so much. */
 static void target(const char *what, double value, double least, double most)
 {
-	printf("{\"figure\": \"target\", \"what\": \"%s\", \"value\": %.4f, \"target\": %.4f, \"reached\": %s}\n", what,
-	       value, most < 1e9 ? most : least, value >= least && value <= most ? "true" : "false");
+	printf("{\"figure\": \"target\", \"what\": \"%s\", \"value\": %.4f, \"target\": %.4f, "
+	       "\"reached\": %s}\n",
+	       what, value, most < 1e9 ? most : least, value >= least && value <= most ? "true" : "false");
 	fflush(stdout);
 }
 
@@ -286,12 +287,15 @@ static void decode_measure(enum kv_kind kv, uint32_t batch, uint32_t context)
 	       1e6 * products, weights / products / copy_bytes_s, tags / whole, 1e3 * whole, batch / whole);
 	fflush(stdout);
 	char what[100];
-	snprintf(what, sizeof what, "decode attention over %.0f MB of %s, of the copy bandwidth", kv_bytes / 1e6, kv_name(kv));
+	snprintf(what, sizeof what, "decode attention over %.0f MB of %s, of the copy bandwidth", kv_bytes / 1e6,
+		 kv_name(kv));
 	if (kv_bytes >= 64e6)
 		target(what, kv_bytes / attend / copy_bytes_s, 0.8, 1e9);
-	snprintf(what, sizeof what, "tag check of %u of %u positions, %s, of a step", batch, context, kv_name(kv));
+	snprintf(what, sizeof what, "tag check of %u of %u positions, %s, of a step", batch, context,
+		 kv_name(kv));
 	target(what, tags / whole, 0, 0.01);
-	snprintf(what, sizeof what, "4-bit weights at batch 1, %u positions, %s, of the copy bandwidth", context, kv_name(kv));
+	snprintf(what, sizeof what, "4-bit weights at batch 1, %u positions, %s, of the copy bandwidth", context,
+		 kv_name(kv));
 	if (batch == 1)
 		target(what, weights / products / copy_bytes_s, 0.6, 1e9);
 	static double fp8_step; /* FP8 comes first */
@@ -333,7 +337,8 @@ static void resident_print(void)
 	printf("{\"figure\": \"resident\", \"fp8_tokens_GB\": %.0f, \"bf16_tokens_GB\": %.0f, \"ratio\": %.3f}\n",
 	       tokens[0], tokens[1], tokens[0] / tokens[1]);
 	/* In two decimals: the layout's own 1.969 is 1.97 of them. */
-	target("positions that FP8 pages hold by BF16", floor(100 * tokens[0] / tokens[1] + 0.5) / 100, 1.97, 1e9);
+	const double ratio = floor(100 * tokens[0] / tokens[1] + 0.5) / 100;
+	target("positions that FP8 pages hold by BF16", ratio, 1.97, 1e9);
 }
 
 /* Digests of pages of 32 layers: of one, and of as many as go at once. */
