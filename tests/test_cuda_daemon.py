@@ -157,7 +157,7 @@ def refusals():
     assert found and done.stderr.count("\n") == 1 and float(found[1]) > 1 and float(found[2]) > 0.1, done.stderr
     # Attention that has no room in a block's shared memory names what does not fit.
     done = refused(f"1,13000,9,{one},20000")
-    assert "attention over fp8 pages with heads of 64 values, 3 to a KV head, needs more shared memory than the 20000 bytes" \
+    assert "attention over fp8 pages with heads of 16 values, 2 to a KV head, needs more shared memory than the 20000 bytes" \
         in done.stderr and "the device cannot be opened" in done.stderr and done.stderr.count("\n") == 2, done.stderr
     # What is in the host's memory takes none of the GPU's.
     done = subprocess.run([f"{FOLDER}/holdfastd", "--model", MODEL, *SMALL, "--device", "cuda", "--host-memory", "1G",

@@ -136,8 +136,10 @@ uint64_t thread_ns()
 void stream_run(emulate_stream *s)
 {
 	const uint64_t from = thread_ns();
-	const device_turn turn;
-	stream_drain(s, NULL, 0);
+	{
+		const device_turn turn;
+		stream_drain(s, NULL, 0);
+	}
 	counts.gpu_ns += thread_ns() - from;
 }
 
