@@ -217,7 +217,7 @@ BUGS = [
     ("a device index that does not exist, taken", "find.cu", "index >= (uint32_t)count", "index > (uint32_t)count",
      "test_cuda_device", 0),
 ]
-SHORT = 8
+SHORT = 6
 
 
 def make_run(command):
