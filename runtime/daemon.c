@@ -358,6 +358,7 @@ static int device_open(struct daemon *d)
 	const int code = forward_open(d->model, &f, &d->forward, reason);
 	if (code)
 		log_say(LOG_ERROR, "%s", reason);
+	d->memory_told = code != 0;
 	TRY(code);
 	d->limits.weights_bytes = forward_weights_bytes(d->forward);
 	d->limits.workspace_bytes += forward_ops(d->forward)->device_beside(forward_device(d->forward));
@@ -603,7 +604,7 @@ int daemon_run(const struct options *options)
 		code = daemon_open(d);
 		if (!code)
 			code = loop_run(d);
-		else if (code == -ERR_MEMORY)
+		else if (code == -ERR_MEMORY && !d->memory_told)
 			log_say(LOG_ERROR, "not enough memory to start; lower --kv-memory, --sessions or --calls");
 	}
 	daemon_close(d);

@@ -59,6 +59,7 @@ struct daemon {
 	FILE *traffic;          /* NULL: nothing is recorded */
 	uint64_t traffic_sessions;
 	bool draining, stopping, failed, device_lost;
+	bool memory_told; /* a line has said what there is no memory for */
 	bool deferred; /* a call may be CALL_DEFERRED */
 	uint64_t ranks_looked_us;
 	uint64_t drain_until_us, drain_quiet_us;

@@ -333,9 +333,9 @@ static int device_make(struct forward *f, char *reason)
 		return 0;
 	f->ops->device_needs(&f->plan, &needs);
 	snprintf(reason, MODEL_REASON_MAX,
-		 "the device cannot be opened (%s): workspace %llu MiB, KV pages %llu MiB", err_text(err),
-		 (unsigned long long)(needs.workspace_bytes >> 20),
-		 (unsigned long long)(needs.slab_bytes >> 20));
+		 "the device cannot be opened (%s): workspace %.1f MiB, KV pages %.1f MiB%s", err_text(err),
+		 (double)needs.workspace_bytes / (1 << 20), (double)needs.slab_bytes / (1 << 20),
+		 err == -ERR_MEMORY ? "; lower --kv-memory, --batch-rows or --context" : "");
 	return err;
 }
 

@@ -2,8 +2,10 @@
 """Goal: the emulated suite catches bugs. Method: each planted bug below is put into a copy of the
 kernels, the emulated tests are built with it, and one of them must fail.
 
-cuda_bugs.py [--all | N or name ...]: without arguments the few that `check` runs. Needs a build folder with
-the tests built (BUILDDIR). Prints TAP.
+cuda_bugs.py [--all | N ... | WORDS ...]: those numbers, or those whose description has the words. Without
+arguments what `check` runs: every text is still in the sources and is changed, and SHORT of the bugs are
+planted, others each day, so that in some weeks all are. Needs a build folder with the tests built (BUILDDIR).
+Prints TAP.
 
 What cannot be caught by construction, and why:
  - a missing __threadfence or volatile, a missing fence of the async proxy: fibers have no memory model;
@@ -18,13 +20,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 
 SRC = os.environ.get("SRCDIR", os.path.join(os.path.dirname(__file__), ".."))
 BUILD = os.environ.get("BUILDDIR", ".")
 CXX = os.environ.get("CXX", "g++").split()
 K = "kernels/cuda/"
 
-# What, file, text, what it becomes, the test and which of its parts. The first few run in `check`.
+# What, file, text, what it becomes, the test and which of its parts.
 BUGS = [
     ("barrier before the sums of a product are read, removed", "matmul.cu",
      "acc[n][i];\n\t__syncthreads();", "acc[n][i];", "test_cuda", 4),
@@ -153,10 +156,9 @@ BUGS = [
     ("tags of the second group not looked at", "rows.cu", "if (g >= a.group_count)", "if (g >= 1)", "test_cuda_groups", 0),
     ("tags of the first group for all", "rows.cu", "found = there ? a.tags[g][p[i].page] : 0",
      "found = there ? a.tags[0][p[i].page] : 0", "test_cuda_groups", 0),
-    ("the halves of a pair of FP8 swapped", "attend_tile.cu", "<< 8 | (word >> (16 * i + 8) & 0xff) << 24",
-     "<< 24 | (word >> (16 * i + 8) & 0xff) << 8", "test_cuda", 3),
-    ("subnormal codes of FP8 taken for zero", "attend_tile.cu", "low = float_from_bits(pair << 16) * 0x1p120f",
-     "low = (pair & 0x7f80 ? float_from_bits(pair << 16) : 0) * 0x1p120f", "test_cuda", 12),
+    ("the halves of a pair of FP8 swapped", "attend.h", "i ? 0x3424 : 0x1404", "i ? 0x2434 : 0x0414", "test_cuda", 3),
+    ("subnormal codes of FP8 taken for zero", "attend.h", "fma_bf16_pair(pair, 0x7b807b80u,",
+     "fma_bf16_pair(pair & 0x7f80 ? pair : pair & 0xffff0000u, 0x7b807b80u,", "test_cuda", 12),
     ("the same on CUDA cores", "attend_row.cu", "KV == KV_FP8 ? float_from_bits(", "KV == KV_FP8 ? (c & 0x78 ? 1.0f : 0.0f) * float_from_bits(",
      "test_cuda", 12),
     ("a digest's last tile of V as one of K", "digest.cu", "if (s->is_v) {", "if (0 * s->is_v) {", "test_cuda", 11),
@@ -182,8 +184,40 @@ BUGS = [
      "test_cuda_nccl", 0),
     ("NCCL's end makes words", "nccl.cu", "\t\tnc_find()->abort(d->nccl);", "\t\tfprintf(stderr, \"x\\n\"), nc_find()->abort(d->nccl);", "test_cuda_nccl", 0),
     ("a lost context goes unseen", "device.cu", "d->lost = true;", "", "test_cuda_device", 0),
+    ("no memory in a step taken for no loss", "device.cu", "d && !d->opened)", "d)", "test_cuda_device", 0),
+    ("a graph of other calls", "launch.cu", "d->calls, d->call_count * sizeof *d->calls) == 0) {", "d->calls, 0) == 0) {",
+     "test_cuda_device", 0),
+    ("the merge begins at another partition", "attend.cu", "partial_at(&a, blockIdx.x, blockIdx.y, 0,",
+     "partial_at(&a, blockIdx.x, blockIdx.y, first,", "test_cuda", 2),
+    ("the merge leaves the last partition out", "attend.cu", "i = first + 1; i <= last;", "i = first + 1; i < last;",
+     "test_cuda", 2),
+    ("pages do not wait for the step", "pages.cu", "CUDA_TRY(d, cudaStreamWaitEvent(d->copy, d->stepped, 0));", "",
+     "test_cuda_device", 0),
+    ("the step does not wait for pages", "pages.cu", "CUDA_TRY(d, cudaStreamWaitEvent(d->step, d->copied, 0));", "",
+     "test_cuda_device", 0),
+    ("the event of the step recorded where pages are copied", "pages.cu", "cudaEventRecord(d->stepped, d->step)",
+     "cudaEventRecord(d->stepped, d->copy)", "test_cuda_device", 0),
+    ("scales of 256 looked for in another place", "device.cu", "w->m.data + supers_at;", "w->m.data + supers_at / 2;",
+     "test_cuda", 10),
+    ("scales of 256 put in another place", "pack.cpp", "+ first / 256) *", "+ 0 * first) *", "test_cuda", 10),
+    ("fifth bit of the other half, on the host", "pack.cpp", "4 * p->block + 2 * p->high + p->half",
+     "4 * p->block + 2 * p->high + !p->half", "test_cuda", 10),
+    ("minimum of the other row", "pack.h", "super + 8 * g + 4 + 2 * p.high", "super + 8 * g + 4 + 2 * !p.high", "test_cuda", 10),
+    ("a given row's scale of half its columns", "matmul.cu", "for (int mask = 16; mask > 0; mask /= 2)\n\t\t\tlargest",
+     "for (int mask = 8; mask > 0; mask /= 2)\n\t\t\tlargest", "test_cuda_given", 0),
+    ("a given row's scale put one row off", "matmul.cu", "a.scales[row] = scale;", "a.scales[row ^ 1] = scale;",
+     "test_cuda_given", 0),
+    ("a copy's scales looked for in another place", "copy.cu", "reinterpret_cast<float *>(data + values);\n\ta.w",
+     "reinterpret_cast<float *>(data + values) + 1;\n\ta.w", "test_cuda_given", 0),
+    ("code for another generation taken", "find.cu", "built[i] / 100 == major &&", "built[i] / 100 <= major &&",
+     "test_cuda_device", 0),
+    ("the host reads the device's memory", "pages.cu", "memcpy(tag, d->page_room, sizeof *tag);",
+     "memcpy(tag, d->group[group].tags + page, sizeof *tag);", "test_cuda", 9),
+    ("a page's tag behind the end of all", "rows.cu", "a.tags[g][p[i].page] : 0", "a.tags[g][p[i].page + (1u << 20)] : 0", "test_cuda", 8),
+    ("a device index that does not exist, taken", "find.cu", "index >= (uint32_t)count", "index > (uint32_t)count",
+     "test_cuda_device", 0),
 ]
-SHORT = 5
+SHORT = 6
 
 
 def make_run(command):
@@ -209,21 +243,39 @@ def objects(test):
             else f"{BUILD}/tests/{n}.o" for n in names]
 
 
-def plant(work, bug):
+def planted(bug):
+    """The changed text, or the reason why there is none."""
     what, file, old, new, _, _ = bug
-    shutil.copytree(f"{SRC}/kernels", f"{work}/kernels", dirs_exist_ok=True)
-    path = f"{work}/{K}{file}"
-    text = open(path, encoding="utf-8").read()
-    if old not in text:
-        return f"the text is not in {file}: {what}"
-    open(path, "w", encoding="utf-8").write(text.replace(old, new, 1))
-    return None
+    text = open(f"{SRC}/{K}{file}", encoding="utf-8").read()
+    if old not in text or old == new:
+        return None, f"the text is not in {file}: {what}"
+    return text.replace(old, new, 1), None
+
+
+def plant(work, bug):
+    text, reason = planted(bug)
+    if text is not None:
+        shutil.copytree(f"{SRC}/kernels", f"{work}/kernels", dirs_exist_ok=True)
+        open(f"{work}/{K}{bug[1]}", "w", encoding="utf-8").write(text)
+    return reason
+
+
+def texts():
+    """Whether each bug can still be planted, without a compiler."""
+    reasons = [reason for bug in BUGS for _, reason in [planted(bug)] if reason]
+    for reason in reasons:
+        print(f"# {reason}")
+    return not reasons
+
+
+# What takes a header's text.
+TAKES = {"attend.h": ["attend_row.cu", "attend_tile.cu", "attend.cu"], "product.h": ["matmul.cu", "given.cu"],
+         "pack.h": ["matmul.cu", "given.cu", "rows.cu", "device.cu", "pack.cpp"]}
 
 
 def caught(work, bug):
     _, file, _, _, test, part = bug
-    changed = {"attend.h": ["attend_row.cu", "attend_tile.cu", "attend.cu"],
-               "product.h": ["matmul.cu", "given.cu"]}.get(file, [file])
+    changed = TAKES.get(file, [file])
     made = []
     for name in changed:
         out = f"{work}/{name}.o"
@@ -236,7 +288,8 @@ def caught(work, bug):
                                               "libkernels_avx2.a", "libsched.a")]
     rest = [o for n in sorted(os.listdir(f"{SRC}/{K}")) if n.endswith(".cu") and n not in changed
             for o in [f"{BUILD}/{K}{n[:-3]}.o"]]
-    emulator = [f"{BUILD}/{K}libcuda_emulated_a-{n}.o" for n in ("emulate", "emulate_runtime", "pack")]
+    emulator = [f"{BUILD}/{K}libcuda_emulated_a-{n}.o" for n in ("emulate", "emulate_runtime", "pack")
+                if f"{n}.cpp" not in changed]
     first = [f"{BUILD}/libruntime.a"] if test == "test_cuda_ranks" else []
     done = make_run(CXX + objects(test) + first + made + rest + emulator + libraries[1:] +
                     ["-Wl,--export-dynamic", "-lsodium", "-lpthread", "-lm", "-ldl", "-o", f"{work}/test"])
@@ -250,18 +303,28 @@ def caught(work, bug):
     return code != 0, words.decode(errors="replace")[:300]
 
 
+def choose(arguments):
+    """Indices; without arguments a day's share: SHORT that lie side by side, in turn."""
+    if arguments == ["--all"]:
+        return list(range(len(BUGS)))
+    if arguments and all(a.isdigit() for a in arguments):
+        return [int(a) - 1 for a in arguments]
+    if arguments:
+        return [i for i, bug in enumerate(BUGS) if any(a in bug[0] for a in arguments)]
+    first = int(time.time() // 86400) * SHORT
+    return sorted((first + i) % len(BUGS) for i in range(SHORT))
+
+
 def main():
-    arguments = sys.argv[1:]
-    by_name = {bug[0]: i for i, bug in enumerate(BUGS)}
-    chosen = list(range(len(BUGS))) if arguments == ["--all"] else [by_name[a] if a in by_name else int(a) - 1 for a in arguments]
-    if not arguments:
-        chosen = list(range(SHORT))
-    print(f"1..{len(chosen)}")
+    chosen = choose(sys.argv[1:])
+    print(f"1..{len(chosen) + 1}")
+    there = texts()
+    print(f"{'ok' if there else 'not ok'} 1 - all {len(BUGS)} bugs have their place in the sources")
     if os.environ.get("HOLDFAST_SANITIZED") or not os.path.exists(f"{BUILD}/libcuda_emulated.a"):
         for i, _ in enumerate(chosen):
-            print(f"ok {i + 1} - planted bug # SKIP only in the plain build")
-        return 0
-    bad = 0
+            print(f"ok {i + 2} - planted bug # SKIP only in the plain build")
+        return not there
+    bad = not there
     for i, index in enumerate(chosen):
         bug = BUGS[index]
         with tempfile.TemporaryDirectory() as work:
@@ -270,7 +333,7 @@ def main():
         if not found:
             bad += 1
             print(f"# {index + 1}: {words}" if found is None else f"# {index + 1}: not caught")
-        print(f"{'ok' if found else 'not ok'} {i + 1} - caught: {bug[0]}", flush=True)
+        print(f"{'ok' if found else 'not ok'} {i + 2} - caught: {bug[0]} ({index + 1})", flush=True)
     return bad != 0
 
 

@@ -27,6 +27,11 @@ void hook_lose(long calls)
 	emulate_runtime_lose(calls);
 }
 
+void hook_refuse(long calls)
+{
+	emulate_runtime_refuse(calls);
+}
+
 struct hook_counts hook_counts(void)
 {
 	const emulate_counts c = emulate_runtime_counts();
@@ -37,7 +42,13 @@ struct hook_counts hook_counts(void)
 
 void hook_machine(int devices, int driver, int major, size_t memory_bytes)
 {
-	const emulate_machine machine = {devices, driver, major, 0, memory_bytes};
+	const emulate_machine machine = {devices, driver, major, 0, memory_bytes, 0, 0};
+	emulate_runtime_machine(&machine);
+}
+
+void hook_shared(size_t bytes)
+{
+	const emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30, bytes, 0};
 	emulate_runtime_machine(&machine);
 }
 

@@ -21,6 +21,8 @@ void hook_seed(uint64_t seed);
 const char *hook_fault(void);
 /* The runtime call after so many fails, and all after it; negative: none. */
 void hook_lose(long calls);
+/* That one alone, for want of memory. */
+void hook_refuse(long calls);
 struct hook_counts {
 	unsigned allocations, waits, launches, graph_launches, captures;
 	unsigned pageable; /* copies from or to host memory that is not pinned */
@@ -29,6 +31,8 @@ struct hook_counts {
 struct hook_counts hook_counts(void);
 /* What the machine is said to be. */
 void hook_machine(int devices, int driver, int major, size_t memory_bytes);
+/* The usual one, but for the shared memory that a block can have; 0: as usual. */
+void hook_shared(size_t bytes);
 /* What a graph takes of the device's memory for each node. */
 void hook_node(size_t bytes);
 size_t hook_taken(void);

@@ -113,6 +113,39 @@ boot demo --model nope
 [ $? = 2 ]
 ok $? 'an unknown model of demo: exit 2, before anything is installed'
 
+# The compiler that `build --cuda` fetched is used by the commands after it; the script's own functions,
+# where the machine has no nvcc and nothing is built.
+kept() { # COMMAND: what is asked of the build, and whether cuobjdump is fetched
+	# shellcheck disable=SC2016 # for the other shell
+	env -u XDG_CACHE_HOME HOME="$work/home" bash -c '
+		script=$1 what=$2
+		set -- help
+		. "$script" >/dev/null
+		nvcc_there() { return 1; }
+		set_up() { :; }
+		check_room() { :; }
+		build_tree() { echo "$*"; return 1; }
+		model() { return 0; }
+		client_python() { return 0; }
+		cuda_tools_find() { echo tools; }
+		fetch_end() { wait; return 1; }
+		command=$what
+		$what' sh "$script" "$1" 2>/dev/null
+}
+mkdir -p "$work/a checkout/clients" && : >"$work/a checkout/clients/demo.py"
+kept check >"$work/plain"
+home=$work/home/.cache/holdfast/cuda/nvidia/cu13
+mkdir -p "$home/bin" && : >"$home/bin/nvcc" && chmod +x "$home/bin/nvcc"
+kept check >"$work/cut" # and no .whole: its fetch was cut off
+: >"$work/home/.cache/holdfast/cuda/.whole"
+kept check >"$work/cuda"
+kept demo >"$work/demo"
+rm -rf "$work/home/.cache/holdfast/cuda" "$work/a checkout/clients"
+grep -qx 'build holdfast' "$work/plain" && ! grep -q tools "$work/plain" && cmp -s "$work/plain" "$work/cut" &&
+	grep -qx "build holdfast --with-cuda=$home" "$work/cuda" && grep -qx tools "$work/cuda" &&
+	grep -qx "build holdfast --with-cuda=$home" "$work/demo"
+ok $? 'a CUDA compiler that was fetched stays in use, and its code is looked at'
+
 wheel "$work/wrong"
 boot model
 [ $? = 1 ] && grep -q "expected $sum" "$work/err" && [ ! -e "$file" ] && [ ! -s "$work/out" ]

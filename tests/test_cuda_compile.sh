@@ -4,7 +4,7 @@
 # at least one block; the PTX has the instructions that the hot loops are about, and where cuobjdump is, so has
 # the machine code; one file is compiled for all GPUs at once, with HOLDFAST_LONG all of them. Then the
 # program: a device that is not here is refused in one line, and the CPU still works.
-# HOLDFAST_CUDA_TABLE=1 prints registers, shared memory and the blocks that an SM of sm_90 can hold.
+# The README's table of registers is compared with what ptxas said. HOLDFAST_CUDA_TABLE=1 prints registers, shared memory and the blocks that an SM of sm_90 can hold.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -29,6 +29,7 @@ nvcc=$(sed -n 's/^NVCC = //p' "$BUILDDIR/Makefile" 2>/dev/null)
 kernels='rows matmul given attend_row attend_tile attend sample ranks digest'
 checks='no kernel spills
 registers
+the README on registers
 vector loads, matrix products, async copies
 one file for sm_80, sm_90 and sm_100
 machine code'
@@ -78,6 +79,25 @@ else
 	[ -z "$bad" ]
 	state=$?
 	tap $state "registers leave room for a block" "$bad"
+	# Its table is of one compiler and one GPU.
+	if ! "$nvcc" --version | grep -q 'release 13\.0' || grep -h 'Compiling entry' "$work"/*.log | grep -qv "'sm_90'"; then
+		skip "the README on registers" "its table is of nvcc 13.0 for sm_90 alone"
+	else
+		awk -f "$SRCDIR/tests/cuda_registers.awk" "$work/usage" >"$work/rows"
+		bad=$(awk -F'\t' 'NR == FNR { n++; begin[n] = $1; last[n] = $2; next }
+			{
+				for (i = 1; i <= n; i++)
+					if (index($0, begin[i]) == 1 && substr($0, length($0) - length(last[i]) + 1) == last[i])
+						found[i] = 1
+			}
+			END {
+				for (i = 1; i <= n; i++) if (!found[i]) print "not in the README: " begin[i] " ... " last[i]
+				if (n != 16) print n " rows"
+			}' "$work/rows" "$SRCDIR/kernels/cuda/README.md")
+		[ -z "$bad" ]
+		state=$?
+		tap $state "the README has the registers and the blocks that follow" "$bad"
+	fi
 	[ -z "${HOLDFAST_CUDA_TABLE:-}" ] || awk '{ threads = $1 ~ /sample/ ? 512 : $1 ~ /attend|rope|digest/ ? 128 : 256
 		r = int(($2 + 7) / 8) * 8 * threads; b = int(65536 / r); t = int(2048 / threads)
 		if (t < b) b = t
@@ -121,7 +141,7 @@ else
 	tap $state "one object for sm_80, sm_90 and sm_100: $some" "$bad"
 
 	# What the GPU would run, function by function. cuobjdump is no part of the smallest toolkit;
-	# bootstrap build --cuda puts it into the cache. It asks nvdisasm, beside it.
+	# bootstrap's check and build --cuda put it into the cache. It asks nvdisasm, beside it.
 	dump=
 	for dir in "$(dirname "$nvcc")" "${XDG_CACHE_HOME:-${HOME:-}/.cache}/holdfast/cuda-tools/nvidia/cu13/bin" \
 		"$(dirname "$(command -v cuobjdump || echo /none/)")"; do
@@ -129,7 +149,7 @@ else
 	done
 	PATH=$PATH:$(dirname "${dump:-/none}")
 	if [ -z "$dump" ]; then
-		skip "machine code" "no cuobjdump is here: bootstrap build --cuda fetches it"
+		skip "machine code" "no cuobjdump is here: bootstrap check fetches it"
 	else
 		bad=
 		for k in matmul given attend_row attend_tile; do

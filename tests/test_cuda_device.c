@@ -43,6 +43,7 @@ static void one_wait(void)
 	for (int off = 0; off < 2; off++) {
 		struct fixture f;
 		setenv("HOLDFAST_CUDA_GRAPHS", off ? "off" : "on", 1);
+		hook_seed(off ? 12345 : 1);
 		open_small(&f);
 		hook_counts();
 		for (uint32_t at = 0; at < 10; at++) {
@@ -68,6 +69,7 @@ static void one_wait(void)
 		fixture_close(&f);
 	}
 	unsetenv("HOLDFAST_CUDA_GRAPHS");
+	hook_seed(0);
 	EXPECT(memcmp(graphs, none, sizeof none) == 0);
 	EXPECT(hook_fault() == NULL);
 }
@@ -156,6 +158,127 @@ static void lost_anywhere(void)
 	EXPECT_EQ(hook_taken(), 0);
 }
 
+/* One step of the fixture's; its token, or OPS_NONE and the code. */
+static int step_once(struct fixture *f, float scale, struct ops_sampled *sampled)
+{
+	const struct fixture_sequence s = {text, 0, 2, 0, 0};
+	struct ops_batch *b = fixture_block(f, &s, 1, 2);
+	int code = f->ops->batch(f->device, b);
+	f->layer[0].ops.attention_scale = scale;
+	code = code ? code : fixture_step(f);
+	code = code ? code : f->ops->wait(f->device, sampled, NULL);
+	free(b);
+	return code;
+}
+
+/* A driver that has no memory for one call of a step, and says so once: graphs are done without, anything
+   else is the device's end, since a part of the step was not done; the next step brings none of it back. */
+static void refused_anywhere(void)
+{
+	float want[32], got[32];
+	int ended = 0, whole = 0, refused = 0;
+	struct fixture f;
+	for (long at = 0; whole < 2 && at < 400; at++) {
+		struct ops_sampled first = {.token = 7777}, second = {.token = 7777};
+		open_small(&f);
+		if (at == 0) {
+			EXPECT(step_once(&f, 0.25f, &first) == 0);
+			EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, want) == 0);
+			fixture_close(&f);
+			open_small(&f);
+			first.token = 7777;
+		}
+		hook_counts();
+		hook_refuse(at);
+		const int code = step_once(&f, 0.25f, &first);
+		hook_refuse(-1);
+		const unsigned graphs = hook_counts().graph_launches;
+		if (code == 0) { /* all of it was done */
+			EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, got) == 0);
+			EXPECT(memcmp(got, want, sizeof got) == 0 && first.token < 32);
+			refused += graphs == 0;
+			whole += graphs == 1;
+			EXPECT(step_once(&f, 0.25f, &second) == 0 && second.token == first.token);
+		} else {
+			EXPECT_EQ(code, -ERR_INTERNAL);
+			EXPECT_EQ(first.token, 7777);
+			EXPECT_EQ(step_once(&f, 0.25f, &second), -ERR_INTERNAL);
+			EXPECT_EQ(second.token, 7777);
+			ended++;
+		}
+		fixture_close(&f);
+	}
+	EXPECT(ended > 10 && refused > 0 && whole == 2);
+	EXPECT_EQ(hook_taken(), 0);
+	EXPECT(hook_fault() == NULL);
+}
+
+/* Calls with another number in them, in the same bucket: each has its graph. */
+static void graphs_calls(void)
+{
+	float x[3][32];
+	struct ops_sampled s;
+	struct fixture f;
+	open_small(&f);
+	hook_counts();
+	for (int i = 0; i < 3; i++) {
+		EXPECT(step_once(&f, i == 1 ? 0.5f : 0.25f, &s) == 0);
+		const struct hook_counts c = hook_counts();
+		EXPECT(c.captures == (i < 2) && c.graph_launches == 1);
+		EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, x[i]) == 0);
+	}
+	EXPECT(memcmp(x[0], x[2], sizeof x[0]) == 0 && memcmp(x[0], x[1], sizeof x[0]) != 0);
+	fixture_close(&f);
+}
+
+/* Pages are moved on a stream of their own: what a step reads of them is what was there before it, whichever
+   of the copies it was; and what is copied is what the step before has written. */
+static void pages_ordered(void)
+{
+	enum { GIVEN = 20 };
+	struct fixture f;
+	float want[32], got[32];
+	const struct device_plan p = plan_small();
+	const uint64_t bytes = ops_page_bytes(p.kv, FIXTURE_LAYERS, p.kv_heads, p.head, p.page_tokens);
+	uint8_t *const page = malloc(bytes), *const zero = calloc(1, bytes);
+	struct ops_sampled sampled;
+	struct ops_fault fault;
+	CHECK(page && zero);
+	open_small(&f);
+	EXPECT(f.ops->page_tags_set(f.device, 0, 0, 32, 0) == 0);
+	for (int moved = 0; moved < 2; moved++) {
+		/* At pages 8, 9 ...; then from 16 on, where only a copy puts them. */
+		const uint32_t at = moved ? 16 : 8;
+		const struct fixture_sequence given = {text, 0, 16, 8, 8}, rest = {text, 16, GIVEN - 16, 8, 8};
+		const struct fixture_sequence last = {text, GIVEN, 1, at, at};
+		const struct fixture_sequence *const all[3] = {&given, &rest, &last};
+		for (int i = 0; i < 3; i++) {
+			struct ops_batch *b = fixture_block(&f, all[i], 1, 2);
+			if (moved && i == 2)
+				for (uint32_t k = 0; k < 2; k++) /* nothing has waited for the rest yet */
+					EXPECT(f.ops->page_copy(f.device, 0, 8 + k, 16 + k) == 0);
+			EXPECT(f.ops->batch(f.device, b) == 0);
+			EXPECT(fixture_step(&f) == 0);
+			free(b);
+			if (moved || i > 0)
+				continue;
+			EXPECT(f.ops->page_read(f.device, 0, 8, page) == 0); /* of a step that nobody waited for */
+			EXPECT(memcmp(page, zero, bytes) != 0);
+		}
+		EXPECT(f.ops->wait(f.device, &sampled, &fault) == 0);
+		EXPECT(sampled.token < 32 && fault.page == (uint32_t)OPS_NONE);
+		EXPECT(f.ops->buffer_read(f.device, BUFFER_LOGITS, 0, 32, moved ? got : want) == 0);
+	}
+	EXPECT(memcmp(want, got, sizeof want) == 0);
+	EXPECT(f.ops->page_read(f.device, 0, 16, page) == 0 && memcmp(page, zero, bytes) != 0);
+	EXPECT(f.ops->page_clear(f.device, 0, 16, 2) == 0);
+	EXPECT(f.ops->page_read(f.device, 0, 16, page) == 0 && memcmp(page, zero, bytes) == 0);
+	fixture_close(&f);
+	free(page);
+	free(zero);
+	EXPECT(hook_fault() == NULL);
+}
+
 static void refusals(void)
 {
 	struct device_plan p = plan_small();
@@ -191,6 +314,8 @@ static void refusals(void)
 	}
 	hook_machine(1, 13000, 9, 4096);
 	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_MEMORY);
+	hook_shared(16 << 10); /* less than attention takes */
+	EXPECT_EQ(ops_cuda()->device_open(&p, &d), -ERR_UNSUPPORTED);
 	hook_machine(1, 13000, 9, 1 << 30);
 	EXPECT(strchr(line, '\n') == NULL && d == NULL);
 	p.ranks = 2;
@@ -399,6 +524,9 @@ int main(void)
 	TAP_RUN(one_wait, "one wait and no allocation a step, graphs, and the same bits without them");
 	TAP_RUN(graphs_room, "graphs take the memory that was said, and no more");
 	TAP_RUN(lost_anywhere, "a context lost at any call gives a code and no token");
+	TAP_RUN(refused_anywhere, "no memory for a call of a step: a code and no token, or all of the step");
+	TAP_RUN(graphs_calls, "a graph is of its calls alone");
+	TAP_RUN(pages_ordered, "a step sees the copies before it, and copies see the step before them");
 	TAP_RUN(refusals, "what is not there is refused in one line");
 	TAP_RUN(needs, "what is taken is what was said");
 	TAP_RUN(fault_elsewhere, "a fault on another rank is one here, and so is its end");

@@ -2,9 +2,12 @@
  * Goal: the emulation of CUDA is right, and each of its checks fires. Method: small kernels with
  * known results, under several orders; and kernels with one fault each, whose message is looked for.
  */
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <vector>
 
-#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/attend.h"
 #include "kernels/fp8.h"
 #include "tests/tap.h"
 
@@ -25,6 +28,33 @@ template <class F> static void run_all(dim3 grid, dim3 block, size_t shared, con
 			printf("# seed %d: %s\n", (int)seed, found);
 	}
 	emulate_seed(0);
+}
+
+/* PRMT by its definition, over all selectors of one digit; then what the tiles of attention make of two bytes
+   of FP8 or INT8, over all 65,536 pairs: the values that the codes stand for. */
+static void pairs()
+{
+	for (unsigned digit = 0; digit < 8; digit++)
+		for (int place = 0; place < 4; place++) {
+			const unsigned found = byte_permute(0x33221100u, 0x77665544u, digit << (4 * place));
+			EXPECT_EQ(found >> (8 * place) & 0xff, digit * 0x11);
+		}
+	EXPECT_EQ(byte_permute(0xa1b2c3d4u, 0, 0x1404), 0xc300d400u);
+	EXPECT_EQ(fma_bf16_pair(0x3f804000u, 0x40404040u, 0x80008000u), 0x404040c0u); /* 2 x 3, 1 x 3 */
+	unsigned wrong = 0;
+	for (unsigned pair = 0; pair < 65536; pair++)
+		for (int i = 0; i < 2; i++) {
+			const unsigned word = i ? pair << 16 | 0x5aa5 : pair | 0xa55a0000u;
+			const unsigned fp8 = bytes_pair<KV_FP8>(word, i), int8 = bytes_pair<KV_INT8>(word, i);
+			for (int half = 0; half < 2; half++) {
+				const uint8_t code = (uint8_t)(pair >> (8 * half));
+				const float value = fp8_decode(code);
+				if (!isnan(value))
+					wrong += (uint16_t)(fp8 >> (16 * half)) != float_bits(value) >> 16;
+				wrong += emulate_bf16(int8, half) != (float)(int8_t)code;
+			}
+		}
+	EXPECT_EQ(wrong, 0);
 }
 
 static void places()
@@ -341,7 +371,8 @@ static void runtime()
 	cudaGraphLaunch(exec, one);
 	cudaGraphLaunch(exec, one);
 	EXPECT(cudaStreamSynchronize(one) == cudaSuccess);
-	EXPECT_EQ(*a.p, 25);
+	cudaMemcpy(&back, memory, sizeof back, cudaMemcpyDeviceToHost);
+	EXPECT_EQ(back, 25);
 	LAUNCH(broken_kernel, dim3(1), dim3(64), 0, one, a);
 	EXPECT(cudaStreamSynchronize(one) == cudaErrorLaunchFailure);
 	EXPECT(cudaStreamSynchronize(one) == cudaErrorLaunchFailure);
@@ -365,9 +396,51 @@ static void runtime()
 	cudaStreamDestroy(two);
 }
 
+/* What a process does at its end, in another one: 0, or not. */
+template <class F> static int ends(F does)
+{
+	int status = 0;
+	fflush(stdout);
+	const pid_t pid = fork();
+	if (pid == 0) {
+		if (!freopen("/dev/null", "w", stderr))
+			_exit(9);
+		does();
+		_exit(0);
+	}
+	return pid < 0 || waitpid(pid, &status, 0) != pid ? -1 : status;
+}
+
+/* Device memory is the device's: the host cannot read it, and nobody what lies behind it. */
+static void memory_apart()
+{
+	void *memory;
+	int back = 0;
+	const int host = 5;
+	REQUIRE(cudaMalloc(&memory, 300) == cudaSuccess);
+	EXPECT(cudaMemcpy(memory, &host, sizeof host, cudaMemcpyHostToDevice) == cudaSuccess);
+	EXPECT(cudaMemcpy(&back, memory, sizeof back, cudaMemcpyDeviceToHost) == cudaSuccess && back == 5);
+	const volatile int *const at = (const volatile int *)memory;
+	EXPECT(ends([] {}) == 0);
+	EXPECT(ends([at] { (void)*at; }) != 0);
+	EXPECT(ends([at] { *const_cast<volatile int *>(at) = 1; }) != 0);
+	void *const behind = (char *)memory + 512;
+	for (int beyond = 0; beyond < 2; beyond++) {
+		const int status = ends([&] {
+			const emulate_machine usual = {1, 13000, 9, 0, (size_t)1 << 30, 0, 0};
+			emulate_runtime_machine(&usual); /* a fork may not use it else */
+			(void)cudaMemcpy(&back, beyond ? behind : memory, sizeof back, cudaMemcpyDeviceToHost);
+		});
+		EXPECT((status != 0) == (beyond != 0));
+	}
+	cudaFree(memory);
+	EXPECT_EQ(emulate_runtime_taken(), 0);
+}
+
 int main()
 {
 	TAP_RUN(places, "every thread of every block runs once and knows its place");
+	TAP_RUN(pairs, "bytes and pairs of bf16 as the manual has them, all 65,536");
 	TAP_RUN(barriers, "a tree in shared memory with its barriers");
 	TAP_RUN(barrier_missing, "a missing barrier shows");
 	TAP_RUN(collectives, "shuffles and ballots");
@@ -379,5 +452,6 @@ int main()
 	TAP_RUN(bounds, "misalignment, lost copies, too much shared memory are found");
 	TAP_RUN(guards, "shared memory is NaN at first and guarded");
 	TAP_RUN(runtime, "streams, events, graphs, a lost context");
+	TAP_RUN(memory_apart, "device memory is not the host's, and has an end");
 	return tap_done();
 }

@@ -38,9 +38,40 @@ tap $? "without a GPU every step that needs one fails, in JSON"
 
 # What is reckoned on paper is what the README says.
 "${PYTHON_FOR_TESTS:-python3}" "$SRCDIR/tests/bench/gpu_bounds.py" >"$work/paper" &&
-	grep '^| [0-9]*, [0-9]*k' "$work/paper" >"$work/steps" && [ "$(wc -l <"$work/steps")" = 6 ] &&
+	grep '^| ' "$work/paper" >"$work/steps" && [ "$(wc -l <"$work/steps")" = 29 ] &&
 	! grep -vxFf "$SRCDIR/kernels/cuda/README.md" "$work/steps" | sed 's/^/# not in the README: /' | grep .
-tap $? "the predicted times of a step"
+tap $? "the bounds of each kernel and the predicted times of a step"
+
+# Where BUILD is empty it is made: by a configure and a make that are stand-ins, and say how they were called.
+mkdir -p "$work/source/tests" "$work/bin" "$work/empty" "$work/empty2"
+cp "$SRCDIR/tests/gpu.sh" "$work/source/tests/"
+cat >"$work/source/configure" <<'END'
+#!/bin/sh
+printf 'configure %s in %s\n' "$*" "$(basename "$PWD")" >>"$WORK/called"
+: >Makefile
+END
+cat >"$work/bin/make" <<'END'
+#!/bin/sh
+printf 'make %s\n' "$*" >>"$WORK/called"
+[ -f Makefile ] || exit 1
+[ ! -f "$WORK/broken" ] || { echo 'no rule for it' >&2; exit 2; }
+for f; do case $f in */* | holdfastd) mkdir -p "$(dirname "$f")" && printf '#!/bin/sh\nexit 1\n' >"$f" && chmod +x "$f" ;; esac; done
+END
+printf '#!/bin/sh\necho 9.0\n' >"$work/bin/nvidia-smi"
+chmod +x "$work/source/configure" "$work/bin/make" "$work/bin/nvidia-smi"
+export WORK="$work"
+made() { # BUILD
+	PATH=$work/bin:$PATH sh "$work/source/tests/gpu.sh" --dry "$work/source" "$work/$1" 2>"$work/words"
+}
+made empty >"$work/made"
+: >"$work/broken"
+made empty2 >"$work/failed"
+grep -q '"step": "build", "result": "ok"' "$work/made" && [ "$(grep -c '"step": "has .*"ok"' "$work/made")" = 8 ] &&
+	grep -qx 'configure -q --with-cuda --with-cuda-arch=90 in empty' "$work/called" &&
+	grep -qx 'make -s -j [0-9]* holdfastd tests/make_tiny tests/gpu_cuda .* tests/bench/bench_gpu' "$work/called" &&
+	grep -q '"step": "build", "result": "failed"' "$work/failed" && grep -q 'no rule for it' "$work/words" &&
+	grep -q '"step": "has holdfastd", "result": "failed"' "$work/failed"
+tap $? "an empty folder is built in, for the GPU that is there"
 
 ! sh "$SRCDIR/tests/gpu.sh" --carry "$work/nothing" "$work/carried" 2>"$work/words"
 tap $? "what is not there is not carried"

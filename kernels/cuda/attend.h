@@ -21,6 +21,29 @@ enum {
 	SCORES = OPS_PARTITION + 8 /* floats of a row of scores: the pad spreads rows over the banks */
 };
 
+/* Bytes 2i and 2i+1 of a word in the upper bytes of two halves. */
+__device__ static inline unsigned bytes_apart(unsigned word, int i)
+{
+	return byte_permute(word, 0, i ? 0x3424 : 0x1404);
+}
+
+/* Both halves, bf16, times 2^120; subnormal ones too. */
+__device__ static inline unsigned pair_raised(unsigned pair)
+{
+	return fma_bf16_pair(pair, 0x7b807b80u, 0x80008000u);
+}
+
+/* Bytes 2i and 2i+1 of a word as a pair of bf16, exactly. It is most of what a value costs: README.md
+   counts its instructions. */
+template <int KV> __device__ static inline unsigned bytes_pair(unsigned word, int i)
+{
+	if (KV == KV_INT8)
+		return bf16_pair((float)(int8_t)(word >> (16 * i)), (float)(int8_t)(word >> (16 * i + 8)));
+	/* Sign, exponent and mantissa moved make an exponent that is 120 too small; the products are exact. */
+	const unsigned apart = bytes_apart(word, i);
+	return pair_raised((apart & 0x80008000u) | (apart >> 4 & 0x07f007f0u));
+}
+
 /* The first position that a row at `position` sees. */
 __device__ static inline uint32_t seen_from(const struct attend_args *a, const struct ops_sequence *s,
 					    uint32_t position)

@@ -16,52 +16,6 @@
 
 enum { CHUNK_TOKENS = 64, CHUNKS = OPS_PARTITION / CHUNK_TOKENS, CHUNK_TILES = CHUNK_TOKENS / TILE_TOKENS };
 
-/* Two f32 as bf16, the first in the low half; nearest even, finite. */
-__device__ static inline unsigned bf16_pair(float low, float high)
-{
-#ifdef __CUDA_ARCH__
-	unsigned pair;
-	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
-	return pair;
-#else
-	return bf16_encode(low) | (unsigned)bf16_encode(high) << 16;
-#endif
-}
-
-/* Bytes 2i and 2i+1 of a word in the upper bytes of two halves. */
-__device__ static inline unsigned bytes_apart(unsigned word, int i)
-{
-#ifdef __CUDA_ARCH__
-	return __byte_perm(word, 0, i ? 0x3424 : 0x1404);
-#else
-	return (word >> (16 * i) & 0xff) << 8 | (word >> (16 * i + 8) & 0xff) << 24;
-#endif
-}
-
-/* Both halves, bf16, times 2^120; subnormal ones too. */
-__device__ static inline unsigned pair_raised(unsigned pair)
-{
-#ifdef __CUDA_ARCH__
-	asm("fma.rn.bf16x2 %0, %0, %1, %2;" : "+r"(pair) : "r"(0x7b807b80u), "r"(0x80008000u));
-	return pair;
-#else
-	const float low = float_from_bits(pair << 16) * 0x1p120f;
-	const float high = float_from_bits(pair & 0xffff0000u) * 0x1p120f;
-	return float_bits(low) >> 16 | (float_bits(high) & 0xffff0000u);
-#endif
-}
-
-/* Bytes 2i and 2i+1 of a word as a pair of bf16, exactly. It is most of what a value costs: README.md
-   counts its instructions. */
-template <int KV> __device__ static inline unsigned bytes_pair(unsigned word, int i)
-{
-	if (KV == KV_INT8)
-		return bf16_pair((float)(int8_t)(word >> (16 * i)), (float)(int8_t)(word >> (16 * i + 8)));
-	/* Sign, exponent and mantissa moved make an exponent that is 120 too small; the products are exact. */
-	const unsigned apart = bytes_apart(word, i);
-	return pair_raised((apart & 0x80008000u) | (apart >> 4 & 0x07f007f0u));
-}
-
 /* Two pairs that lie together: 4 bytes of an 8-bit kind, 8 of bf16. */
 template <int KV>
 __device__ static inline void pairs_load(const uint8_t *at, unsigned *first, unsigned *second)

@@ -41,6 +41,7 @@ struct lt_result {
 #if defined(__CUDACC__) && defined(__has_include)
 #if __has_include(<cublasLt.h>)
 #include <cublasLt.h>
+#define CUBLASLT_SEEN
 static_assert(LT_R_8I == CUDA_R_8I && LT_R_32I == CUDA_R_32I && LT_R_16BF == CUDA_R_16BF &&
 		      LT_R_8F_E4M3 == CUDA_R_8F_E4M3 && LT_R_32F == CUDA_R_32F &&
 		      LT_COMPUTE_32F == CUBLAS_COMPUTE_32F && LT_COMPUTE_32I == CUBLAS_COMPUTE_32I,
@@ -76,6 +77,24 @@ struct lt {
 		      const void *, void *, void *, void *, const struct lt_algo *, void *, size_t, cudaStream_t);
 };
 
+#ifdef CUBLASLT_SEEN
+CALLED_ALIKE(struct lt, version, cublasLtGetVersion);
+CALLED_ALIKE(struct lt, create, cublasLtCreate);
+CALLED_ALIKE(struct lt, destroy, cublasLtDestroy);
+CALLED_ALIKE(struct lt, layout_create, cublasLtMatrixLayoutCreate);
+CALLED_ALIKE(struct lt, layout_destroy, cublasLtMatrixLayoutDestroy);
+CALLED_ALIKE(struct lt, desc_create, cublasLtMatmulDescCreate);
+CALLED_ALIKE(struct lt, desc_destroy, cublasLtMatmulDescDestroy);
+CALLED_ALIKE(struct lt, desc_set, cublasLtMatmulDescSetAttribute);
+CALLED_ALIKE(struct lt, pref_create, cublasLtMatmulPreferenceCreate);
+CALLED_ALIKE(struct lt, pref_destroy, cublasLtMatmulPreferenceDestroy);
+CALLED_ALIKE(struct lt, pref_set, cublasLtMatmulPreferenceSetAttribute);
+CALLED_ALIKE(struct lt, choose, cublasLtMatmulAlgoGetHeuristic);
+CALLED_ALIKE(struct lt, check, cublasLtMatmulAlgoCheck);
+CALLED_ALIKE(struct lt, config, cublasLtMatmulAlgoConfigGetAttribute);
+CALLED_ALIKE(struct lt, matmul, cublasLtMatmul);
+#endif
+
 enum { BLAS_BUCKETS = 17, BUCKET_LEAST = 16 };
 
 struct blas_shape {
@@ -102,6 +121,12 @@ bool library_name(void *library, const char *name, void *out)
 	return found != NULL;
 }
 
+static bool library_wanted()
+{
+	const char *const named = getenv("HOLDFAST_CUBLASLT");
+	return !named || strcmp(named, "off") != 0;
+}
+
 /* HOLDFAST_CUBLASLT: a path, or "off". Emulated, there is none but what it names. */
 static void *library_open()
 {
@@ -112,7 +137,7 @@ static void *library_open()
 #endif
 	const char *const named = getenv("HOLDFAST_CUBLASLT");
 	if (named)
-		return strcmp(named, "off") == 0 ? NULL : dlopen(named, RTLD_NOW | RTLD_LOCAL);
+		return library_wanted() ? dlopen(named, RTLD_NOW | RTLD_LOCAL) : NULL;
 	void *l = NULL;
 	for (unsigned i = 0; i < sizeof names / sizeof names[0] && !l; i++)
 		l = names[i][0] ? dlopen(names[i], RTLD_NOW | RTLD_LOCAL) : NULL;
@@ -374,8 +399,12 @@ static int handles_make(struct device *d)
 int blas_open(struct device *d)
 {
 	const struct lt *t = lt_find();
-	if (!t)
+	if (!t) {
+		if (library_wanted())
+			fprintf(stderr, "cuda: no cuBLASLt of version 12 or later is found (libcublasLt.so.13, .12, or "
+				"HOLDFAST_CUBLASLT); given tokens take own kernels\n");
 		return 0;
+	}
 	d->blas = static_cast<struct blas *>(calloc(1, sizeof *d->blas));
 	if (!d->blas)
 		return -ERR_MEMORY;

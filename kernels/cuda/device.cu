@@ -15,12 +15,18 @@
 
 enum { PIECE_ALIGN = 256 };
 
+static int memory_refused()
+{
+	cudaGetLastError(); /* it is not kept */
+	return -ERR_MEMORY;
+}
+
+/* No memory is asked for in a step, but for graphs, and launch.cu sees to that. So a driver that says there
+   is none could not do a part of the step: what was computed is not whole, like after any other error. */
 int cuda_error(struct device *d, cudaError_t error)
 {
-	if (error == cudaErrorMemoryAllocation) {
-		cudaGetLastError(); /* it is not kept: the device is sound */
-		return -ERR_MEMORY;
-	}
+	if (error == cudaErrorMemoryAllocation && d && !d->opened)
+		return memory_refused();
 	if (d && !d->lost) {
 		d->lost = true;
 		fprintf(stderr, "cuda: %s\n", cudaGetErrorString(error));
@@ -229,7 +235,8 @@ static int memory_make(struct device *d)
 	const size_t host_bytes = pieces_sum(list, n, true), bytes = pieces_sum(list, n, false);
 	CUDA_TRY(d, cudaMalloc(reinterpret_cast<void **>(&d->slab), bytes));
 	CUDA_TRY(d, cudaMallocHost(reinterpret_cast<void **>(&d->host), host_bytes));
-	d->calls = static_cast<struct call *>(calloc(d->call_max, sizeof *d->calls));
+	/* The step's, and each graph's. */
+	d->calls = static_cast<struct call *>(calloc((size_t)d->call_max * (1 + GRAPHS_MAX), sizeof *d->calls));
 	if (!d->calls)
 		return -ERR_MEMORY;
 	memset(d->host, 0, host_bytes);
@@ -258,8 +265,14 @@ static int device_begin(struct device *d)
 	d->shared_most = (uint32_t)is.sharedMemPerBlockOptin;
 	const cudaError_t error =
 		attend_prepare(p->kv, p->head, p->heads / p->kv_heads, d->shared_most);
-	if (error == cudaErrorInvalidValue)
+	if (error == cudaErrorInvalidValue) {
+		static const char *const kinds[] = {"fp8", "int8", "bf16", "f32"};
+		fprintf(stderr,
+			"cuda: attention over %s pages with heads of %u values, %u to a KV head, needs more shared "
+			"memory than the %u bytes a block has on this GPU; pages of another kind (--kv) may fit\n",
+			kinds[p->kv], p->head, p->heads / p->kv_heads, d->shared_most);
 		return -ERR_UNSUPPORTED;
+	}
 	CUDA_TRY(d, error);
 	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->step, cudaStreamNonBlocking));
 	CUDA_TRY(d, cudaStreamCreateWithFlags(&d->copy, cudaStreamNonBlocking));
@@ -269,11 +282,16 @@ static int device_begin(struct device *d)
 	return memory_make(d);
 }
 
-/* e4m3 is in its products from sm_89 on. */
+/* e4m3 is in its products from sm_89 on; what it wants of the scales there was not asked. */
 static int library_open(struct device *d)
 {
-	if (d->plan.prefill == PREFILL_SAME || (d->plan.prefill == PREFILL_FP8 && d->major < 9))
+	if (d->plan.prefill == PREFILL_SAME)
 		return 0;
+	if (d->plan.prefill == PREFILL_FP8 && d->major < 9) {
+		fprintf(stderr, "cuda: cuBLASLt is not asked for e4m3 on %s; given tokens take own kernels\n",
+			d->name);
+		return 0;
+	}
 	return blas_open(d);
 }
 
@@ -309,6 +327,7 @@ static int cuda_device_open(const struct device_plan *plan, struct device **out)
 		cuda_device_close(&d);
 		return code;
 	}
+	d->opened = true;
 	*out = d;
 	return 0;
 }
@@ -424,7 +443,7 @@ static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use
 		cudaFree(w->memory);
 		free(w->host);
 		free(w);
-		return cuda_error(d, error);
+		return error == cudaErrorMemoryAllocation ? memory_refused() : cuda_error(d, error);
 	}
 	w->next = d->weights;
 	w->link = &d->weights;

@@ -65,10 +65,9 @@ struct call {
 	struct ops_layer layer;
 };
 
-/* What makes a captured graph the right one. */
+/* What makes a captured graph the right one, with the calls themselves. */
 struct graph_key {
 	uint32_t rows, samples, sequences, units[UNIT_KINDS], partitions, phases[2], calls;
-	uint64_t hash;
 };
 struct graph {
 	struct graph_key key;
@@ -81,6 +80,7 @@ struct device {
 	enum act_kind act;
 	uint32_t shared_most;
 	int major; /* of its compute capability */
+	bool opened;
 	bool lost; /* the context is; every operation is refused */
 	bool graphs_off;
 	bool failed; /* a call for the step under way was refused: it must not go on */
@@ -133,7 +133,7 @@ struct device {
 	bool copied_down;  /* sampled and faults are on the host */
 	bool fresh;        /* no operation was launched since the batch came */
 	struct weight *weights;
-	struct call *calls;
+	struct call *calls; /* the step's call_max, then each graph's (graph_calls) */
 	uint32_t call_count, call_max;
 	struct graph graphs[GRAPHS_MAX];
 	uint32_t graph_count;
@@ -142,7 +142,7 @@ struct device {
 	size_t beside;      /* that libraries took */
 };
 
-/* A CUDA error: our code. The device is lost, except for memory. */
+/* A CUDA error: our code. The device is lost, unless it is being opened and there is no memory. */
 int cuda_error(struct device *d, cudaError_t error);
 #define CUDA_TRY(d, call) \
 	do { \
@@ -150,6 +150,32 @@ int cuda_error(struct device *d, cudaError_t error);
 		if (error_ != cudaSuccess) \
 			return cuda_error((d), error_); \
 	} while (0)
+
+/* Whether two functions are called alike: the same number of arguments, each as wide, an address or a number
+   alike. The libraries' handles and enumerations have names of their own, so the types themselves differ. */
+#ifdef __CUDACC__
+#include <type_traits>
+template <class T> constexpr size_t call_kind_of()
+{
+	if constexpr (std::is_void<T>::value)
+		return 0;
+	else
+		return (std::is_pointer<T>::value ? 1 : std::is_class<T>::value ? 2
+			: std::is_floating_point<T>::value ? 3 : 4) + 8 * sizeof(T);
+}
+template <class R, class... A, class S, class... B> constexpr bool called_alike(R (*)(A...), S (*)(B...))
+{
+	const size_t a[] = {call_kind_of<R>(), call_kind_of<A>()...};
+	const size_t b[] = {call_kind_of<S>(), call_kind_of<B>()...};
+	bool alike = sizeof...(A) == sizeof...(B);
+	for (size_t i = 0; alike && i <= sizeof...(A); i++)
+		alike = a[i] == b[i];
+	return alike;
+}
+#define CALLED_ALIKE(type, member, function) \
+	static_assert(called_alike(decltype(((type *)0)->member)(nullptr), decltype(&function)(nullptr)), \
+		      #function)
+#endif
 
 /* Puts the address of a library's function into *out. */
 bool library_name(void *library, const char *name, void *out);

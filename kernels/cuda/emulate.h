@@ -31,6 +31,8 @@
 
 #include <functional>
 
+#include "kernels/fp8.h"
+
 #if defined(__SANITIZE_ADDRESS__)
 #define EMULATE_WATCHED 1
 #elif defined(__has_feature)
@@ -231,6 +233,31 @@ static inline void mma_bf16(float c[4], const unsigned a[4], const unsigned b[2]
 		}
 		c[i] = sum;
 	}
+}
+
+/* cvt.rn.bf16x2.f32. */
+static inline unsigned bf16_pair(float low, float high)
+{
+	return bf16_encode(low) | (unsigned)bf16_encode(high) << 16;
+}
+
+/* prmt.b32 in its first mode, without the bit that repeats a sign. */
+static inline unsigned byte_permute(unsigned x, unsigned y, unsigned selector)
+{
+	const uint64_t both = (uint64_t)y << 32 | x;
+	unsigned out = 0;
+	for (int i = 0; i < 4; i++)
+		out |= (unsigned)(both >> (8 * (selector >> (4 * i) & 7)) & 0xff) << (8 * i);
+	return out;
+}
+
+/* fma.rn.bf16x2, for sums that f32 holds; others would be rounded twice. */
+static inline unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c)
+{
+	float sum[2];
+	for (int high = 0; high < 2; high++)
+		sum[high] = fmaf(emulate_bf16(a, high), emulate_bf16(b, high), emulate_bf16(c, high));
+	return bf16_pair(sum[0], sum[1]);
 }
 
 /* mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32: a0: row g, columns 4t .. 4t+3; a1: row g + 8; b:

@@ -4,6 +4,7 @@
 #include "kernels/cuda/emulate_runtime.h"
 
 #include <stdlib.h>
+#include <sys/mman.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -11,6 +12,13 @@
 #include <map>
 #include <string>
 #include <vector>
+
+#ifdef EMULATE_WATCHED
+#include <sanitizer/asan_interface.h>
+#else
+#define ASAN_POISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#define ASAN_UNPOISON_MEMORY_REGION(at, bytes) ((void)(at), (void)(bytes))
+#endif
 
 struct emulate_event {
 	emulate_stream *stream; /* where it was last recorded */
@@ -36,13 +44,20 @@ struct emulate_graph {
 
 namespace {
 
-emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30};
+emulate_machine machine = {1, 13000, 9, 0, (size_t)1 << 30, 0, 0};
 emulate_counts counts;
-std::map<void *, size_t> taken;
+/* The device's memory: pages of their own, the bytes at their end, behind them one that nobody may touch. */
+struct region {
+	uint8_t *pages;
+	size_t page_bytes, bytes; /* page_bytes without the guard */
+};
+enum { GUARD_BYTES = 4096, ALIGN = 256 };
+std::map<void *, region> taken;
+int opened; /* what runs on the GPU, or copies, may touch it; the host may not */
 std::map<const uint8_t *, size_t> pinned; /* host memory */
 bool pin_refused, busy;
 size_t taken_bytes, node_bytes = 4 << 10;
-long calls_left = -1;
+long calls_left = -1, refuse_left = -1;
 bool (*lose_asked)();
 bool lost;
 cudaError_t last;
@@ -56,6 +71,8 @@ cudaError_t enter()
 		lost = true;
 	if (lost || emulate_faulted())
 		return cudaErrorLaunchFailure;
+	if (refuse_left >= 0 && refuse_left-- == 0)
+		return cudaErrorMemoryAllocation;
 	/* What is forked from a process that has used CUDA cannot use it. */
 	if (user == 0)
 		user = getpid();
@@ -75,6 +92,25 @@ cudaError_t keep(cudaError_t error)
 		if (entered != cudaSuccess) \
 			return keep(entered); \
 	} while (0)
+
+void regions_protect(int how)
+{
+	for (const auto &one : taken)
+		mprotect(one.second.pages, one.second.page_bytes, how);
+}
+
+struct device_turn {
+	device_turn()
+	{
+		if (opened++ == 0)
+			regions_protect(PROT_READ | PROT_WRITE);
+	}
+	~device_turn()
+	{
+		if (--opened == 0)
+			regions_protect(PROT_NONE);
+	}
+};
 
 /* Runs what is queued, or only until an event has come: no more than must have happened. */
 void stream_drain(emulate_stream *s, const emulate_event *until, unsigned long records)
@@ -100,7 +136,10 @@ uint64_t thread_ns()
 void stream_run(emulate_stream *s)
 {
 	const uint64_t from = thread_ns();
-	stream_drain(s, NULL, 0);
+	{
+		const device_turn turn;
+		stream_drain(s, NULL, 0);
+	}
 	counts.gpu_ns += thread_ns() - from;
 }
 
@@ -182,8 +221,8 @@ cudaError_t cudaGetDeviceProperties(cudaDeviceProp *out, int device)
 	ENTER();
 	if (device < 0 || device >= machine.devices)
 		return keep(cudaErrorInvalidDevice);
-	*out = cudaDeviceProp{"emulated", machine.memory_bytes, 227 << 10, machine.major,
-			      machine.minor, 4};
+	*out = cudaDeviceProp{"emulated", machine.memory_bytes,
+			      machine.shared_bytes ? machine.shared_bytes : 227 << 10, machine.major, machine.minor, 4};
 	return cudaSuccess;
 }
 
@@ -199,13 +238,22 @@ cudaError_t cudaMalloc(void **out, size_t bytes)
 {
 	ENTER();
 	counts.allocations++;
-	if (bytes > machine.memory_bytes - taken_bytes)
+	if (bytes > machine.memory_bytes - taken_bytes ||
+	    (machine.largest_bytes && bytes > machine.largest_bytes))
 		return keep(cudaErrorMemoryAllocation);
-	void *p = NULL;
-	if (posix_memalign(&p, 256, bytes ? bytes : 1) != 0)
+	const size_t whole = (bytes + ALIGN - 1) / ALIGN * ALIGN;
+	region r = {NULL, (whole + GUARD_BYTES - 1) / GUARD_BYTES * GUARD_BYTES, bytes};
+	void *const pages = mmap(NULL, r.page_bytes + GUARD_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+	if (pages == MAP_FAILED)
 		return keep(cudaErrorMemoryAllocation);
+	r.pages = static_cast<uint8_t *>(pages);
+	uint8_t *const p = r.pages + r.page_bytes - whole;
+	mprotect(r.pages, r.page_bytes, PROT_READ | PROT_WRITE);
 	memset(p, 0xff, bytes); /* a GPU's is not zeroed either */
-	taken[p] = bytes;
+	ASAN_POISON_MEMORY_REGION(p + bytes, whole - bytes);
+	if (!opened)
+		mprotect(r.pages, r.page_bytes, PROT_NONE);
+	taken[p] = r;
 	taken_bytes += bytes;
 	*out = p;
 	return cudaSuccess;
@@ -215,9 +263,11 @@ cudaError_t cudaFree(void *memory)
 {
 	const auto at = taken.find(memory);
 	if (at != taken.end()) {
-		taken_bytes -= at->second;
+		const region r = at->second;
+		taken_bytes -= r.bytes;
 		taken.erase(at);
-		free(memory);
+		ASAN_UNPOISON_MEMORY_REGION(memory, (r.bytes + ALIGN - 1) / ALIGN * ALIGN);
+		munmap(r.pages, r.page_bytes + GUARD_BYTES);
 	}
 	return cudaSuccess;
 }
@@ -257,6 +307,7 @@ cudaError_t cudaHostUnregister(void *memory)
 cudaError_t cudaMemcpy(void *to, const void *from, size_t bytes, cudaMemcpyKind)
 {
 	ENTER();
+	const device_turn turn;
 	memcpy(to, from, bytes);
 	return cudaSuccess;
 }
@@ -441,6 +492,11 @@ void emulate_runtime_lose(long calls)
 	calls_left = calls;
 	lost = false;
 	last = cudaSuccess;
+}
+
+void emulate_runtime_refuse(long calls)
+{
+	refuse_left = calls;
 }
 
 void emulate_runtime_lose_when(bool (*asked)())

@@ -2,7 +2,9 @@
  * A small stand-in for the CUDA runtime, for the host side of this folder under emulation: the same
  * names and meanings, in the few functions that it uses. What is asynchronous on a GPU is put off
  * here until something waits for it, so a missing wait shows: a copy reads its source when it runs,
- * not when it is asked for, and the blocking copy waits for nothing.
+ * not when it is asked for, and the blocking copy waits for nothing. Device memory can be touched by what
+ * runs on a stream and by copies; a host that does ends the process, and so does who goes beyond an
+ * allocation's end.
  *
  * Faults can be planted: emulate_runtime_*. One thread of the process at a time.
  */
@@ -89,11 +91,15 @@ void emulate_launch(const char *name, dim3 grid, dim3 block, size_t shared_bytes
 struct emulate_machine {
 	int devices, driver, major, minor;
 	size_t memory_bytes;
+	size_t shared_bytes; /* of a block, at most; 0: 227 KiB */
+	size_t largest_bytes; /* that one call is given; 0: all there is */
 };
 void emulate_runtime_machine(const emulate_machine *machine);
 /* The call after `calls` more fails, and from then on every one, as after a lost context. Negative:
    none does; a lost context is forgotten. */
 void emulate_runtime_lose(long calls);
+/* The call after `calls` more is refused for want of memory, and none after it. Negative: none is. */
+void emulate_runtime_refuse(long calls);
 /* Asked at every call: true loses the context for good. NULL: nobody is asked. */
 void emulate_runtime_lose_when(bool (*asked)());
 /* What was done since it was last asked. */

@@ -84,6 +84,26 @@ __device__ static inline void mma_s8_k32(int c[4], const unsigned a[4], const un
 		     : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
 
+/* Two f32 as bf16, the first in the low half; nearest even, finite. */
+__device__ static inline unsigned bf16_pair(float low, float high)
+{
+	unsigned pair;
+	asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(pair) : "f"(high), "f"(low));
+	return pair;
+}
+/* Four bytes of x (0 - 3) and y (4 - 7), each named by a digit of the selector, the lowest first. */
+__device__ static inline unsigned byte_permute(unsigned x, unsigned y, unsigned selector)
+{
+	return __byte_perm(x, y, selector);
+}
+/* a * b + c of both halves, bf16, rounded once; subnormal ones are kept. */
+__device__ static inline unsigned fma_bf16_pair(unsigned a, unsigned b, unsigned c)
+{
+	unsigned out;
+	asm("fma.rn.bf16x2 %0, %1, %2, %3;" : "=r"(out) : "r"(a), "r"(b), "r"(c));
+	return out;
+}
+
 /* Every kernel of the folder takes one struct by value. */
 template <class A>
 static inline void gpu_launch(const char *, void (*kernel)(A), dim3 grid, dim3 block,

@@ -318,14 +318,10 @@ static void call_run(struct device *d, const struct bucket *b, const struct call
 	}
 }
 
-/* FNV-1a, 64 bits. */
-static uint64_t bytes_hash(const void *from, size_t bytes)
+/* What the graph was made of. */
+static struct call *graph_calls(const struct device *d, uint32_t graph)
 {
-	const uint8_t *p = static_cast<const uint8_t *>(from);
-	uint64_t hash = 0xcbf29ce484222325u;
-	for (size_t i = 0; i < bytes; i++)
-		hash = (hash ^ p[i]) * 0x100000001b3u;
-	return hash;
+	return d->calls + (size_t)d->call_max * (1 + graph);
 }
 
 static void calls_run(struct device *d, const struct bucket *b)
@@ -367,6 +363,7 @@ static int graph_make(struct device *d, const struct bucket *b, const struct gra
 	if (!error && room && took <= GRAPH_ROOM_BYTES - d->graph_bytes) {
 		d->graph_bytes += took;
 		g->key = *key;
+		memcpy(graph_calls(d, d->graph_count), d->calls, d->call_count * sizeof *d->calls);
 		d->graph_count++;
 		return 0;
 	}
@@ -400,10 +397,10 @@ static int graph_find(struct device *d, const struct bucket *b, struct graph **o
 	key.partitions = b->partitions;
 	memcpy(key.phases, b->phases, sizeof key.phases);
 	key.calls = d->call_count;
-	key.hash = bytes_hash(d->calls, d->call_count * sizeof *d->calls);
 	*out = NULL;
 	for (uint32_t i = 0; i < d->graph_count; i++)
-		if (memcmp(&d->graphs[i].key, &key, sizeof key) == 0) {
+		if (memcmp(&d->graphs[i].key, &key, sizeof key) == 0 &&
+		    memcmp(graph_calls(d, i), d->calls, d->call_count * sizeof *d->calls) == 0) {
 			*out = &d->graphs[i];
 			return 0;
 		}
@@ -413,6 +410,21 @@ static int graph_find(struct device *d, const struct bucket *b, struct graph **o
 	if (!d->graphs_full)
 		*out = &d->graphs[d->graph_count - 1];
 	return 0;
+}
+
+static int calls_launch(struct device *d)
+{
+	const struct bucket b = bucket_of(d);
+	struct graph *graph = NULL;
+	if (d->fresh && !d->graphs_off && b.rows <= GRAPH_ROWS_MAX)
+		TRY(graph_find(d, &b, &graph));
+	d->fresh = false;
+	if (graph)
+		CUDA_TRY(d, cudaGraphLaunch(graph->exec, d->step));
+	else
+		calls_run(d, &b);
+	CUDA_TRY(d, cudaGetLastError());
+	return d->failed ? step_failed(d) : 0;
 }
 
 int step_flush(struct device *d)
@@ -425,19 +437,11 @@ int step_flush(struct device *d)
 		d->call_count = 0;
 	if (d->call_count == 0)
 		return 0;
-	const struct bucket b = bucket_of(d);
-	struct graph *graph = NULL;
-	if (d->fresh && !d->graphs_off && b.rows <= GRAPH_ROWS_MAX)
-		TRY(graph_find(d, &b, &graph));
-	d->fresh = false;
-	if (graph)
-		CUDA_TRY(d, cudaGraphLaunch(graph->exec, d->step));
-	else
-		calls_run(d, &b);
+	const int code = calls_launch(d);
+	/* Launched or not, they are this batch's and not the next one's. */
 	d->call_count = 0;
 	d->copied_down = false;
-	CUDA_TRY(d, cudaGetLastError());
-	return d->failed ? step_failed(d) : 0;
+	return code;
 }
 
 int step_settle(struct device *d)

@@ -31,6 +31,7 @@ struct nc_config {
 #if defined(__CUDACC__) && defined(__has_include)
 #if __has_include(<nccl.h>)
 #include <nccl.h>
+#define NCCL_SEEN
 static_assert((int)NC_SUCCESS == ncclSuccess && (int)NC_IN_PROGRESS == ncclInProgress &&
 		      (int)NC_INT8 == ncclInt8 && sizeof(struct nc_id) == sizeof(ncclUniqueId),
 	      "names");
@@ -51,6 +52,17 @@ struct nc {
 	int (*destroy)(void *);
 	int (*abort)(void *);
 };
+
+#ifdef NCCL_SEEN
+CALLED_ALIKE(struct nc, version, ncclGetVersion);
+CALLED_ALIKE(struct nc, id, ncclGetUniqueId);
+CALLED_ALIKE(struct nc, init, ncclCommInitRankConfig);
+CALLED_ALIKE(struct nc, state, ncclCommGetAsyncError);
+CALLED_ALIKE(struct nc, gather, ncclAllGather);
+CALLED_ALIKE(struct nc, finalize, ncclCommFinalize);
+CALLED_ALIKE(struct nc, destroy, ncclCommDestroy);
+CALLED_ALIKE(struct nc, abort, ncclCommAbort);
+#endif
 
 /* HOLDFAST_NCCL: a path, or "off". Emulated, there is none but what it names. */
 static void *library_open()

@@ -1,13 +1,15 @@
 /*
  * A device on the shapes of an 8B-class model, two layers of it with weights of chance: what the hot
  * operations reach of the copy bandwidth that is measured beside them, and what FP8 pages are worth
- * against BF16 ones. Lines of JSON.
+ * against BF16 ones. Lines of JSON; a "target" is a figure that a GPU ought to reach, and whether it
+ * did. None of them is an error.
  *
  *	bench_gpu DEVICE [--small]
  *
  * DEVICE is cpu, cuda or cuda:N. --small: shapes and counts for a machine that has no time.
  */
 #define _GNU_SOURCE
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -34,6 +36,15 @@ static void must(int code, const char *what)
 		return;
 	fprintf(stderr, "bench_gpu: %s: code %d\n", what, code);
 	exit(1);
+}
+
+/* At least, or at most, so much. */
+static void target(const char *what, double value, double least, double most)
+{
+	printf("{\"figure\": \"target\", \"what\": \"%s\", \"value\": %.4f, \"target\": %.4f, "
+	       "\"reached\": %s}\n",
+	       what, value, most < 1e9 ? most : least, value >= least && value <= most ? "true" : "false");
+	fflush(stdout);
 }
 
 static struct device_plan plan_of(enum kv_kind kv, uint32_t sequences, uint32_t rows, uint32_t context)
@@ -275,6 +286,23 @@ static void decode_measure(enum kv_kind kv, uint32_t batch, uint32_t context)
 	       kv_name(kv), batch, context, kv_bytes / 1e6, 1e6 * attend, kv_bytes / attend / copy_bytes_s,
 	       1e6 * products, weights / products / copy_bytes_s, tags / whole, 1e3 * whole, batch / whole);
 	fflush(stdout);
+	char what[100];
+	snprintf(what, sizeof what, "decode attention over %.0f MB of %s, of the copy bandwidth", kv_bytes / 1e6,
+		 kv_name(kv));
+	if (kv_bytes >= 64e6)
+		target(what, kv_bytes / attend / copy_bytes_s, 0.8, 1e9);
+	snprintf(what, sizeof what, "tag check of %u of %u positions, %s, of a step", batch, context,
+		 kv_name(kv));
+	target(what, tags / whole, 0, 0.01);
+	snprintf(what, sizeof what, "4-bit weights at batch 1, %u positions, %s, of the copy bandwidth", context,
+		 kv_name(kv));
+	if (batch == 1)
+		target(what, weights / products / copy_bytes_s, 0.6, 1e9);
+	static double fp8_step; /* FP8 comes first */
+	if (batch == 1 && kv == KV_FP8)
+		fp8_step = whole;
+	else if (batch == 1)
+		target("loss of output speed with FP8 pages, one at once", 1 - whole / fp8_step, -1e9, 0.09);
 	model_close(&f);
 }
 
@@ -308,6 +336,9 @@ static void resident_print(void)
 									 p.page_tokens);
 	printf("{\"figure\": \"resident\", \"fp8_tokens_GB\": %.0f, \"bf16_tokens_GB\": %.0f, \"ratio\": %.3f}\n",
 	       tokens[0], tokens[1], tokens[0] / tokens[1]);
+	/* In two decimals: the layout's own 1.969 is 1.97 of them. */
+	const double ratio = floor(100 * tokens[0] / tokens[1] + 0.5) / 100;
+	target("positions that FP8 pages hold by BF16", ratio, 1.97, 1e9);
 }
 
 /* Digests of pages of 32 layers: of one, and of as many as go at once. */

@@ -19,7 +19,7 @@ COPY, ATTENTION, PRODUCTS = 0.9, 0.8, 0.6
 
 
 def ms(seconds):
-    return f"{1e3 * seconds:.{1 if seconds >= 2e-3 else 2}f}"
+    return f"{1e3 * seconds:.{1 if seconds >= 2e-3 else 2 if seconds >= 1e-5 else 4}f}"
 
 
 def bounds():
@@ -27,7 +27,7 @@ def bounds():
 
     def row(name, size, macs, rate):
         times = [max(size / bandwidth, macs / rate) for bandwidth, _ in MACHINES.values()]
-        print(f"| {name} | {size / 1e9:.2f} G | {macs / 1e12:.2f} T | {ms(times[0])} | {ms(times[1])} |")
+        print(f"| {name} | {size / 1e6:.1f} M | {f'{macs / 1e12:.2f} T' if macs else ''} | {ms(times[0])} | {ms(times[1])} |")
     own = WEIGHTS * BITS / 8
     for tokens in (1, 16, 128, 2048):
         row(f"products of the file's weights, {tokens} token{'s' * (tokens > 1)}", own, WEIGHTS * tokens, ISSUE)
@@ -36,6 +36,24 @@ def bounds():
     row("2048 given tokens, bf16", 2 * given, given * 2048, TENSOR["bf16"])
     for kv, size in KV_BYTES.items():
         row(f"attention, {kv}, 1000 positions", 1000 * size, 0, 1)
+    # Given rows see half of a square of positions. A unit is 32 vectors, so 8 rows here; each reads what it sees.
+    rows = 2048
+    seen = rows * rows // 2
+    row(f"attention of {rows} given tokens, fp8", KV_BYTES["fp8"] * seen // (32 * KV_HEADS // HEADS),
+        2 * seen * HEADS * HEAD * LAYERS, TENSOR["bf16"])
+    # Partials: of each 256 positions a head's values, a maximum and a sum, written and read.
+    for batch, context in ((32, 2048), (1, 32768)):
+        row(f"merge of partials, {batch} at {context}",
+            2 * 4 * batch * LAYERS * HEADS * (HEAD + 2) * context // 256, 0, 1)
+    row("embedding, 32 rows", 32 * WIDTH * (BITS / 8 + 4), 0, 1)
+    row("norm and quantise, 32 rows, a layer", 32 * WIDTH * (4 + 1.25), 0, 1)
+    row("RoPE and pages, 32 rows, a layer", 32 * (2 * HEADS * HEAD * 4 + 2 * KV_HEADS * HEAD * (4 + 1 + 1 / 64)), 0, 1)
+    row("gate, 32 rows, a layer", 32 * FF * (8 + 4), 0, 1)
+    row("sampling, 32 rows, 33 passes", 33 * 32 * VOCABULARY * 4, 0, 1)
+    row("tag check, 32 at 32768, pages of 64", 32 * 32768 // 64 * 24, 0, 1)
+    row("digests of 64 pages of 1 MiB", 64 << 20, 0, 1)
+    row("sums of 2 ranks, 32 rows, a step", 2 * LAYERS * 32 * WIDTH * 4 * (2 + 1), 0, 1)
+    row("copies of the weights in 8 bits, at the start", given * (2 * BITS / 8 + 1), 0, 1)
     print(f"| launches of a step, {LAUNCHES} | | | {ms(LAUNCHES * LAUNCH)} | {ms(LAUNCHES * LAUNCH)} |")
 
 
