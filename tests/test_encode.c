@@ -92,6 +92,38 @@ static void encoders(void)
 					    (int)token & 1);
 }
 
+/* Every bf16 through the encoders of K and V, unscaled since 448 stands beside them; what is larger, infinite
+   or no number is beside a largest of its own, so there the scalar leaf says what is right. */
+static void encoders_bf16(void)
+{
+	enum { HEAD = 64, PAGE = 16 };
+	for (int kv = KV_FP8; kv <= KV_INT8; kv++)
+		for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++) {
+			uint32_t wrong = 0;
+			for (uint32_t high = 0; high < 0x10000; high += HEAD - 1)
+				for (int is_v = 0; is_v < 2; is_v++) {
+					uint8_t want[HEAD * PAGE + PAGE] = {0}, got[HEAD * PAGE + PAGE] = {0};
+					const uint32_t token = high / 63 % PAGE;
+					float x[HEAD] = {448};
+					int small = 1;
+					for (uint32_t i = 1; i < HEAD; i++) {
+						x[i] = bf16_decode((uint16_t)(high + i - 1 < 0xffff ? high + i - 1 : 0xffff));
+						small &= fabsf(x[i]) <= 448;
+					}
+					(is_v ? leaves[ISA_SCALAR].encode_v : leaves[ISA_SCALAR].encode_k)(kv, x, HEAD, token, PAGE, want,
+											 want + HEAD * PAGE);
+					(is_v ? leaves[isa].encode_v : leaves[isa].encode_k)(kv, x, HEAD, token, PAGE,
+											     got, got + HEAD * PAGE);
+					wrong += memcmp(want, got, sizeof want) != 0;
+					for (uint32_t i = 0; i < HEAD && small && kv == KV_FP8; i++)
+						wrong += got[is_v ? page_v_at(token, i, HEAD) : page_k_at(token, i, HEAD)] !=
+							 fp8_encode(x[i]);
+				}
+			if (!EXPECT(wrong == 0))
+				printf("# %s kv %d: %u\n", ops_isa_name(isa), kv, wrong);
+		}
+}
+
 /* By request (HOLDFAST_FP8_ALL): every float that a page holds unscaled. 448 beside them makes it so. */
 static void encoders_all(void)
 {
@@ -121,6 +153,7 @@ int main(void)
 	leaves_make();
 	printf("# best here: %s\n", ops_isa_name(ops_isa_best()));
 	TAP_RUN(encoders, "K and V into pages, bit for bit");
+	TAP_RUN(encoders_bf16, "every bf16, into K and V");
 	TAP_RUN(encoders_all, "every float that needs no scale, into a page");
 	return tap_done();
 }
