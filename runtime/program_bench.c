@@ -191,7 +191,8 @@ static void bench_part(const struct bench *b, const struct figure *f, int part, 
 	bench_seen(f, 0, &seen, &read);
 	bench_seen(f, b->window_tokens, &seen_window, &read_window);
 	*bytes = (double)b->kv_bytes * (read * (1 - windowed) + read_window * windowed);
-	*macs = 2.0 * a->layers * a->heads * a->head * f->rows * (seen * (1 - windowed) + seen_window * windowed);
+	*macs = 2.0 * a->layers * a->heads * a->head * f->rows *
+		(seen * (1 - windowed) + seen_window * windowed);
 }
 
 /* Multiply-adds a second that bound a part: attention's are of f32; the others' of 8 bits, by tiles where the
@@ -232,7 +233,8 @@ static void bench_print_parts(const struct bench *b, uint32_t index)
 		const double ns = b->part_ns[index][k];
 		double bytes, macs;
 		bench_part(b, &figures[index], k, &bytes, &macs);
-		const double by_bytes = bytes / b->machine.bytes_per_s, by_macs = macs / bench_peak(b, &figures[index], k);
+		const double by_bytes = bytes / b->machine.bytes_per_s;
+		const double by_macs = macs / bench_peak(b, &figures[index], k);
 		const double least = 1e9 * (by_bytes > by_macs ? by_bytes : by_macs);
 		if (b->json)
 			printf("%s\"%s\":{\"us\":%.4g,\"bound_us\":%.4g}", k ? "," : "", part_names[k], ns * 1e-3,
@@ -253,12 +255,13 @@ static void bench_print_roofline(const struct bench *b)
 {
 	const struct roofline *const m = &b->machine;
 	if (!b->json)
-		printf("memory %.1f GB/s, multiply-adds on registers %.0f G/s in 8 bits, %.0f in f32, %.0f by tiles; all "
-		       "threads\n%-18s %12s %12s %8s\n", m->bytes_per_s * 1e-9, m->macs_per_s * 1e-9,
-		       m->f32_per_s * 1e-9, m->tile_per_s * 1e-9, "bound, tokens/s", "by bytes", "by sums", "reached");
+		printf("memory %.1f GB/s, multiply-adds on registers %.0f G/s in 8 bits, %.0f in f32, %.0f by "
+		       "tiles; all threads\n%-18s %12s %12s %8s\n", m->bytes_per_s * 1e-9, m->macs_per_s * 1e-9,
+		       m->f32_per_s * 1e-9, m->tile_per_s * 1e-9, "bound, tokens/s", "by bytes", "by sums",
+		       "reached");
 	else
-		printf("\"bytes_per_s\":%.4g,\"macs_per_s\":%.4g,\"f32_per_s\":%.4g,\"tile_per_s\":%.4g,\"roofline\":{",
-		       m->bytes_per_s, m->macs_per_s, m->f32_per_s, m->tile_per_s);
+		printf("\"bytes_per_s\":%.4g,\"macs_per_s\":%.4g,\"f32_per_s\":%.4g,\"tile_per_s\":%.4g,"
+		       "\"roofline\":{", m->bytes_per_s, m->macs_per_s, m->f32_per_s, m->tile_per_s);
 	bool any = false;
 	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
 		double bytes_s, macs_s;

@@ -48,7 +48,7 @@ static void hook(struct fixture *f, void (*function)(const struct attend_job *))
 	atomic_store(&jobs, 0);
 }
 
-/* One batch of `rows` rows that end at position `end`, on pages whose tags are right; the tokens are all 1. */
+/* One batch of `rows` rows that end at position `end`, on pages whose tags are right. */
 static void run_at(struct fixture *f, uint32_t end, uint32_t rows)
 {
 	uint32_t *tokens = malloc(end * sizeof *tokens);
@@ -61,7 +61,7 @@ static void run_at(struct fixture *f, uint32_t end, uint32_t rows)
 	free(tokens);
 }
 
-/* The leaf's partials of a row need little room, so even with many heads to a KV head a long context is cut. */
+/* The partials of one row need little room, so even with many heads to a KV head a long context is cut. */
 static void long_context(void)
 {
 	static const struct {

@@ -33,7 +33,8 @@ static void sets(void)
 	if (ops_isa_runs(ISA_AVX2))
 		EXPECT_EQ(ops_isa_work(ISA_AVX2, ISA_WORK_F32, 10), 800);
 	EXPECT_EQ(ops_isa_work(ISA_SCALAR, ISA_WORK_TILE, 10), 0);
-	EXPECT_EQ(ops_isa_work(ops_isa_best(), ISA_WORK_DOT, 20), 2 * ops_isa_work(ops_isa_best(), ISA_WORK_DOT, 10));
+	const enum isa best = ops_isa_best();
+	EXPECT_EQ(ops_isa_work(best, ISA_WORK_DOT, 20), 2 * ops_isa_work(best, ISA_WORK_DOT, 10));
 }
 
 /* Of the tiny model, by hand: q and o, k and v, gate, up and down in each layer; the head once. */
