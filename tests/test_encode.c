@@ -94,8 +94,8 @@ static void encoders(void)
 
 enum { BF16_HEAD = 64, BF16_PAGE = 16, BF16_BYTES = BF16_HEAD * BF16_PAGE };
 
-/* 448 and the 63 bf16 from `high` on, by one leaf's encoder into a page of zeros. 2: all are at most 448; 1: all
-   are finite; 0: some are not, and the page may be anything. */
+/* 448 and the 63 bf16 from `high` on, by one leaf's encoder into a page of zeros. 2: all are at most 448;
+   1: all are finite; 0: some are not, and the page may be anything. */
 static int encode_bf16(const struct leaf *leaf, int kv, int is_v, uint32_t high, float *x, uint8_t *page)
 {
 	const uint32_t token = high / 63 % BF16_PAGE;
@@ -114,8 +114,8 @@ static int encode_bf16(const struct leaf *leaf, int kv, int is_v, uint32_t high,
 	return sort;
 }
 
-/* Every bf16 through the encoders of K and V, unscaled since 448 stands beside them; what is larger has a largest
-   of its own beside it, so there the scalar leaf says what is right. */
+/* Every bf16 through the encoders of K and V, unscaled since 448 stands beside them; what is larger has a
+   largest of its own beside it, so there the scalar leaf says what is right. */
 static void encoders_bf16(void)
 {
 	uint8_t want[BF16_BYTES + BF16_PAGE], got[BF16_BYTES + BF16_PAGE];
