@@ -5,7 +5,8 @@
 # within innermost loops: from the target of a jump backward to the jump, with no other such in it.
 # Reads do not count: constants and weights that the loop takes from the stack cost it nothing.
 # Four are allowed: the weights of four heads are stored there on purpose, and clang has that loop
-# as an innermost one.
+# as an innermost one. Of the functions around the kernels, which keep tiles and unpacked weights on the
+# stack on purpose, only stores to fixed places count: a register that is spilled has one.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -22,6 +23,8 @@ check() { # library, register, least number of functions, names that may
 	fi
 	objdump -d --no-show-raw-insn "$1" | awk -v lib="$1" -v n="$n" -v most=4 \
 	    -v store="%$2[0-9]+,-?(0x)?[0-9a-f]*[(]%r[sb]p" \
+	    -v fixed="%$2[0-9]+,-?(0x)?[0-9a-f]*[(]%r[sb]p[)]" \
+	    -v names='^(amx_(plain|least)_[0-9]+|row8_(vnni_)?[0-9]+|bf16_[0-9]+|q[48]_[01]_[0-9]+|wide_[qtk][0-9](_vnni)?_[0-9]+|(few_)?(pair_)?(scores?|values?)(_(fp8|int8|bf16|f32))?_[1-4]|[kv]_(fp8|int8|bf16|f32))$' \
 	    -v cold='^(leaf_init_.*|fast_.*(init|ready|have).*)$' -v allowed="$4" -v floor="$3" '
 		function judge(    i, k, inner, count) {
 			if (!hot)
@@ -58,7 +61,7 @@ check() { # library, register, least number of functions, names that may
 			from[loops] = sprintf("%16s", $3)
 			to[loops++] = here
 		}
-		$0 ~ store { at[stores++] = here }
+		$0 ~ (name ~ names ? store : fixed) { at[stores++] = here }
 		END {
 			judge()
 			print "# " lib ": " judged + 0 " innermost loops of " functions + 0 " functions"

@@ -5,6 +5,7 @@ the nearer bound, parts have both, and the instruction set is named with what th
 """
 import json
 import os
+import pty
 import subprocess
 import sys
 import tempfile
@@ -27,12 +28,33 @@ def run(*arguments):
     return done.stdout
 
 
+def on_a_terminal(*arguments):
+    """What standard error says to a terminal."""
+    ours, theirs = pty.openpty()
+    child = subprocess.Popen([os.path.join(BUILD, "holdfastd"), "bench", *arguments], stdout=subprocess.DEVNULL, stderr=theirs)
+    os.close(theirs)
+    words = b""
+    while True:
+        try:
+            part = os.read(ours, 4096)
+        except OSError:  # the other end is closed
+            break
+        if not part:
+            break
+        words += part
+    os.close(ours)
+    return child.wait(), words
+
+
 def main():
     with tempfile.TemporaryDirectory() as folder:
         model = os.path.join(folder, "tiny.gguf")
         subprocess.run([os.path.join(BUILD, "tests", "make_tiny"), model, "7"], check=True)
         found = json.loads(run(model, "--roofline", "--seconds", "1", "--threads", "1", "--json", "--only", "decode_b1_c128"))
         text = run(model, "--seconds", "1", "--threads", "1", "--only", "prefill_512", "--isa", "scalar")
+        code, words = on_a_terminal(model, "--seconds", "1", "--threads", "1", "--only", "prefill_512")
+    report(code == 0 and b"\rweights: 100 %" in words and words.rstrip().endswith(b"\x1b[K"),
+           "a terminal sees how far the packing of weights is, and nothing of it is left", words)
     speed = found["decode_b1_c128"]
     report(speed > 0 and found["prefill_512"] is None, "one figure, the others are null", found)
     report(found["isa"] in ("scalar", "avx2", "avx512") and isinstance(found["isa_beside"], str) and found["threads"] == 1,

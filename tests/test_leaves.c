@@ -458,10 +458,11 @@ static void attend_case(int kv, uint32_t head, uint32_t heads, uint32_t page_tok
 static void attention_heads(void)
 {
 	const int sanitized = getenv("HOLDFAST_SANITIZED") != NULL;
+	static const uint32_t sizes[] = {48, 64, 80, 128, 16, 32, 96};
 	for (int kv = KV_FP8; kv <= KV_F32; kv++)
 		for (uint32_t heads = 1; heads <= 9; heads++)
-			for (uint32_t head = 16; head <= 128; head += head < 96 ? 16 : 32)
-				attend_case(kv, head, heads, heads % 2 ? 16 : 64,
+			for (uint32_t i = 0; i < (sanitized ? 4 : 7); i++)
+				attend_case(kv, sizes[i], heads, heads % 2 ? 16 : 64,
 					    sanitized ? 67 : 201, sanitized ? 3 : 16, 0);
 	for (uint32_t heads = 1; heads <= 9; heads++)
 		for (uint32_t head = 64; head <= 128; head += 64)
