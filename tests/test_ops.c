@@ -74,8 +74,8 @@ static double run_against_model_of(struct device_plan p, const struct fixture_op
 	double *want = take(n * sizeof *want), most = 0;
 	*least = INFINITY;
 	text_make(11, p.vocab);
-	/* Under sanitizers the first and the best: what is between is judged in the plain build, and its memory by
-	   the tests of leaves. */
+	/* Under sanitizers the first and the best: what is between is judged in the plain build, and its memory
+	   by the tests of leaves. */
 	const int sanitized = getenv("HOLDFAST_SANITIZED") != NULL;
 	for (int isa = ISA_SCALAR; isa <= isa_last() && ops_isa_runs((enum isa)isa); isa++) {
 		struct fixture f;
