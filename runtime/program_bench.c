@@ -237,8 +237,9 @@ static void bench_print_parts(const struct bench *b, uint32_t index)
 		const double by_macs = macs / bench_peak(b, &figures[index], k);
 		const double least = 1e9 * (by_bytes > by_macs ? by_bytes : by_macs);
 		if (b->json)
-			printf("%s\"%s\":{\"us\":%.4g,\"bound_us\":%.4g}", k ? "," : "", part_names[k], ns * 1e-3,
-			       least * 1e-3);
+			printf("%s\"%s\":{\"us\":%.4g,\"bound_us\":%.4g,\"by\":\"%s\"}", k ? "," : "",
+			       part_names[k], ns * 1e-3, least * 1e-3,
+			       least <= 0 ? "" : by_bytes > by_macs ? "bytes" : "sums");
 		else if (least > 0 && ns > 0)
 			printf("  %-10s %10.1f %6.1f%% %8.1f %9.1f %6s %7.1f%%\n", part_names[k], ns * 1e-3,
 			       100 * ns / total, bytes / ns, macs / ns, by_bytes > by_macs ? "bytes" : "sums",

@@ -67,7 +67,7 @@ def main():
     parts = bound["parts"]
     report(set(parts) == {"batch", "tags", "embed", "qkv", "rope_write", "attend", "output", "gate_up", "down", "head", "sample"}
            and all(part["us"] >= 0 and part["bound_us"] >= 0 for part in parts.values()) and parts["head"]["bound_us"] > 0
-           and parts["attend"]["bound_us"] > 0, "every part of a step, with its bound", parts)
+           and parts["attend"]["bound_us"] > 0 and parts["head"]["by"] in ("bytes", "sums") and parts["batch"]["by"] == "", "every part of a step, with its bound", parts)
     total = sum(part["us"] for part in parts.values())
     report(total <= 1.05e6 / speed, "parts do not take longer than their step", f"{total} us, {1e6 / speed} a step")
     report("prefill_512" in text and "tokens/s" in text and "scalar, 1 threads" in text, "the same for people", text)
