@@ -263,10 +263,16 @@ const char *ops_isa_name(enum isa isa);
    weights. The set must run here; ISA_AUTO is the best. */
 int ops_isa_prefill(enum isa isa, enum prefill_kind kind);
 
-/* Does `rounds` rounds of the instruction set's fastest 8-bit multiply-adds on registers, and says how
-   many they were: timed, it is the bound that no matmul of this path can pass. The set must run here;
-   ISA_AUTO is the best. Any thread. */
-uint64_t ops_isa_work(enum isa isa, uint64_t rounds);
+/* What the set has here beside its name, as "VNNI VBMI AMX"; "" for nothing. For people: no result and no
+   page depends on it. */
+const char *ops_isa_beside(enum isa isa);
+
+/* Does `rounds` rounds of the instruction set's fastest multiply-adds of a kind on registers, and says how
+   many they were: timed, it is the bound that no product of the kind can pass. In 8 bits, in f32 (of
+   attention), and in 8 bits by tiles; 0 where the machine has none. The set must run here; ISA_AUTO is the
+   best. Any thread. */
+enum isa_work { ISA_WORK_DOT, ISA_WORK_F32, ISA_WORK_TILE };
+uint64_t ops_isa_work(enum isa isa, enum isa_work kind, uint64_t rounds);
 
 #ifdef __cplusplus
 }

@@ -22,7 +22,7 @@
 enum { FORWARD_BIAS_MAX = 1024 };
 /* Of the page bytes, what is computed from them, and their digests; raised when one changes: kept pages are
    void then. */
-enum { FORWARD_LAYOUT = 3 };
+enum { FORWARD_LAYOUT = 4 };
 
 struct forward {
 	const struct model *model;

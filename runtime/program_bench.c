@@ -21,6 +21,7 @@ enum {
 	BENCH_STEPS = 4,               /* of a decode slice; the context is set back after it */
 	BENCH_SLOW_NS = 100000000,     /* a step that takes longer is a slice of its own */
 	BENCH_FIGURES = 9,
+	BENCH_TILE_ROWS = 32,          /* with fewer rows tiles are not used */
 	BENCH_FAR = BENCH_CONTEXT - BENCH_PREFILL,
 	BENCH_LONG = 8000, /* of the first sequence, over pages that are others' at other times */
 	BENCH_TURN = 300, BENCH_RESIDENT = 6000
@@ -161,21 +162,47 @@ static int bench_run(struct bench *b)
 	return 0;
 }
 
+/* Positions that a row sees on average, and those whose K and V a step reads, of a layer that shows `window`
+   positions (0: all). A prompt's K and V are read once. */
+static void bench_seen(const struct figure *f, uint32_t window, double *seen, double *read)
+{
+	double sum = 0;
+	for (uint32_t i = 0; i < f->rows; i++) {
+		const uint32_t context = f->batch ? f->context : f->context + i;
+		sum += window && window < context ? window : context;
+	}
+	*seen = sum / f->rows;
+	*read = f->batch ? sum : f->context + f->rows;
+	if (!f->batch && window && window + f->rows < *read)
+		*read = window + f->rows;
+}
+
 /* What a part of a figure's step reads and multiplies: weights once and times its rows; or, of attention, K
    and V of each context, with every head. 0 and 0 for the parts that do neither. */
 static void bench_part(const struct bench *b, const struct figure *f, int part, double *bytes, double *macs)
 {
 	const struct arch *a = &b->model->arch;
-	const double rows = f->rows;
-	/* A prompt's rows see half of it on average; its K and V are read once. Windows are not counted. */
-	const double seen = f->batch ? f->context : f->context + rows / 2;
-	const double read = f->batch ? f->batch * f->context : f->context + rows;
+	const double windowed = b->kv_bytes ? (double)b->window_bytes / (double)b->kv_bytes : 0;
+	double seen, read, seen_window, read_window;
 	*bytes = (double)b->work.part[part].bytes;
-	*macs = (double)b->work.part[part].macs * (part == STEP_HEAD && !f->batch ? 1 : rows);
-	if (part == STEP_ATTEND) {
-		*bytes = read * (double)b->kv_bytes;
-		*macs = 2.0 * a->layers * a->heads * a->head * rows * seen;
-	}
+	*macs = (double)b->work.part[part].macs * (part == STEP_HEAD && !f->batch ? 1 : f->rows);
+	if (part != STEP_ATTEND)
+		return;
+	bench_seen(f, 0, &seen, &read);
+	bench_seen(f, b->window_tokens, &seen_window, &read_window);
+	*bytes = (double)b->kv_bytes * (read * (1 - windowed) + read_window * windowed);
+	*macs = 2.0 * a->layers * a->heads * a->head * f->rows *
+		(seen * (1 - windowed) + seen_window * windowed);
+}
+
+/* Multiply-adds a second that bound a part: attention's are of f32; the others' of 8 bits, by tiles where the
+   machine has them and the rows are enough for them. */
+static double bench_peak(const struct bench *b, const struct figure *f, int part)
+{
+	const int many = f->rows >= BENCH_TILE_ROWS && (f->batch || part != STEP_HEAD);
+	if (part == STEP_ATTEND)
+		return b->machine.f32_per_s;
+	return many && b->machine.tile_per_s > 0 ? b->machine.tile_per_s : b->machine.macs_per_s;
 }
 
 /* The least seconds that a figure's step can take, by its bytes and by its multiply-adds. */
@@ -186,7 +213,7 @@ static void bench_bound(const struct bench *b, const struct figure *f, double *b
 		double bytes, macs;
 		bench_part(b, f, k, &bytes, &macs);
 		*bytes_s += bytes / b->machine.bytes_per_s;
-		*macs_s += macs / b->machine.macs_per_s;
+		*macs_s += macs / bench_peak(b, f, k);
 	}
 }
 
@@ -206,11 +233,13 @@ static void bench_print_parts(const struct bench *b, uint32_t index)
 		const double ns = b->part_ns[index][k];
 		double bytes, macs;
 		bench_part(b, &figures[index], k, &bytes, &macs);
-		const double by_bytes = bytes / b->machine.bytes_per_s, by_macs = macs / b->machine.macs_per_s;
+		const double by_bytes = bytes / b->machine.bytes_per_s;
+		const double by_macs = macs / bench_peak(b, &figures[index], k);
 		const double least = 1e9 * (by_bytes > by_macs ? by_bytes : by_macs);
 		if (b->json)
-			printf("%s\"%s\":{\"us\":%.4g,\"bound_us\":%.4g}", k ? "," : "", part_names[k], ns * 1e-3,
-			       least * 1e-3);
+			printf("%s\"%s\":{\"us\":%.4g,\"bound_us\":%.4g,\"by\":\"%s\"}", k ? "," : "",
+			       part_names[k], ns * 1e-3, least * 1e-3,
+			       least <= 0 ? "" : by_bytes > by_macs ? "bytes" : "sums");
 		else if (least > 0 && ns > 0)
 			printf("  %-10s %10.1f %6.1f%% %8.1f %9.1f %6s %7.1f%%\n", part_names[k], ns * 1e-3,
 			       100 * ns / total, bytes / ns, macs / ns, by_bytes > by_macs ? "bytes" : "sums",
@@ -225,13 +254,15 @@ static void bench_print_parts(const struct bench *b, uint32_t index)
 /* One line a figure: what bounds it, and how near to the bound it is. */
 static void bench_print_roofline(const struct bench *b)
 {
+	const struct roofline *const m = &b->machine;
 	if (!b->json)
-		printf("memory %.1f GB/s, multiply-adds %.0f G/s (8 bits, on registers), both with all threads\n"
-		       "%-18s %12s %12s %8s\n", b->machine.bytes_per_s * 1e-9, b->machine.macs_per_s * 1e-9,
-		       "bound, tokens/s", "by bytes", "by sums", "reached");
+		printf("memory %.1f GB/s, multiply-adds on registers %.0f G/s in 8 bits, %.0f in f32, %.0f by "
+		       "tiles; all threads\n%-18s %12s %12s %8s\n", m->bytes_per_s * 1e-9, m->macs_per_s * 1e-9,
+		       m->f32_per_s * 1e-9, m->tile_per_s * 1e-9, "bound, tokens/s", "by bytes", "by sums",
+		       "reached");
 	else
-		printf("\"bytes_per_s\":%.4g,\"macs_per_s\":%.4g,\"roofline\":{", b->machine.bytes_per_s,
-		       b->machine.macs_per_s);
+		printf("\"bytes_per_s\":%.4g,\"macs_per_s\":%.4g,\"f32_per_s\":%.4g,\"tile_per_s\":%.4g,"
+		       "\"roofline\":{", m->bytes_per_s, m->macs_per_s, m->f32_per_s, m->tile_per_s);
 	bool any = false;
 	for (uint32_t i = 0; i < BENCH_FIGURES; i++) {
 		double bytes_s, macs_s;
@@ -277,10 +308,15 @@ static void bench_print(const struct bench *b)
 	}
 	if (b->roofline)
 		bench_print_roofline(b);
+	/* Of a CPU, what it has beside the set's name; a GPU's name says all. */
+	const bool cpu = strcmp(ops->name, "cpu") == 0;
+	const char *beside = cpu ? ops_isa_beside((enum isa)b->options.isa) : "";
 	if (b->json)
-		printf("\"isa\":\"%s\",\"threads\":%u}\n", isa, ops->device_threads(device));
+		printf("\"isa\":\"%s\",\"isa_beside\":\"%s\",\"threads\":%u}\n", isa, beside,
+		       ops->device_threads(device));
 	else
-		printf("%-18s %s, %u threads\n", "isa", isa, ops->device_threads(device));
+		printf("%-18s %s%s%s, %u threads\n", "isa", isa, beside[0] ? " with " : "", beside,
+		       ops->device_threads(device));
 }
 
 /* The machine's bounds, with the threads and the instruction set of the run; 0 or an exit code. */

@@ -15,6 +15,7 @@ enum { SLICES = 32, PARTS = 8, WORK_ROUNDS = 200000 };
 
 struct slice {
 	enum isa isa;
+	enum isa_work work;
 	const uint64_t *words; /* NULL: multiply-adds are measured */
 	size_t count;
 	uint64_t result; /* multiply-adds done; or a sum, so that the reading is not left out */
@@ -47,7 +48,7 @@ static uint64_t read_all(const uint64_t *words, size_t count)
 static void *slice_run(void *argument)
 {
 	struct slice *s = argument;
-	s->result = s->words ? read_all(s->words, s->count) : ops_isa_work(s->isa, WORK_ROUNDS);
+	s->result = s->words ? read_all(s->words, s->count) : ops_isa_work(s->isa, s->work, WORK_ROUNDS);
 	return NULL;
 }
 
@@ -79,18 +80,20 @@ int roofline_measure(enum isa isa, uint32_t threads, struct roofline *out)
 		return -ERR_MEMORY;
 	memset(words, 1, ROOFLINE_BYTES);
 	const size_t part = ROOFLINE_BYTES / sizeof *words / PARTS, share = part / threads / 32 * 32;
-	for (int k = 0; k < 2 * SLICES; k++) {
-		const uint64_t *from = words + k / 2 % PARTS * part;
+	static const enum isa_work kinds[] = {ISA_WORK_DOT, ISA_WORK_F32, ISA_WORK_TILE};
+	double *const best[] = {&out->bytes_per_s, &out->macs_per_s, &out->f32_per_s, &out->tile_per_s};
+	for (int k = 0; k < 4 * SLICES; k++) {
+		const int what = k % 4; /* memory, then each kind */
+		const uint64_t *from = words + k / 4 % PARTS * part;
 		for (uint32_t i = 0; i < threads; i++)
-			slice[i] = (struct slice){.isa = isa, .words = k % 2 ? NULL : from + i * share,
-						  .count = share};
+			slice[i] = (struct slice){.isa = isa, .words = what ? NULL : from + i * share,
+						  .work = kinds[what ? what - 1 : 0], .count = share};
 		const double seconds = slices_run(slice, threads);
-		double done = k % 2 ? 0 : (double)share * sizeof *words * threads;
-		for (uint32_t i = 0; i < threads && k % 2; i++)
+		double done = what ? 0 : (double)share * sizeof *words * threads;
+		for (uint32_t i = 0; i < threads && what; i++)
 			done += (double)slice[i].result;
-		double *best = k % 2 ? &out->macs_per_s : &out->bytes_per_s;
-		if (done / seconds > *best)
-			*best = done / seconds;
+		if (done / seconds > *best[what])
+			*best[what] = done / seconds;
 	}
 	free(words);
 	return 0;

@@ -5,7 +5,8 @@
 # within innermost loops: from the target of a jump backward to the jump, with no other such in it.
 # Reads do not count: constants and weights that the loop takes from the stack cost it nothing.
 # Four are allowed: the weights of four heads are stored there on purpose, and clang has that loop
-# as an innermost one.
+# as an innermost one. Of the functions around the kernels, which keep tiles and unpacked weights on the
+# stack on purpose, only stores to fixed places count: a register that is spilled has one.
 set -u
 LC_ALL=C
 export LC_ALL
@@ -13,7 +14,7 @@ cd "$BUILDDIR" || exit 1
 echo 1..2
 n=0
 failed=0
-check() { # library, register
+check() { # library, register, least number of functions, names that may
 	n=$((n + 1))
 	if ! command -v objdump >/dev/null || ! grep -q '^CFLAGS = .*-O[23]' Makefile ||
 	    ! grep -q '^SANITIZE_FLAGS = *$' Makefile; then
@@ -22,7 +23,9 @@ check() { # library, register
 	fi
 	objdump -d --no-show-raw-insn "$1" | awk -v lib="$1" -v n="$n" -v most=4 \
 	    -v store="%$2[0-9]+,-?(0x)?[0-9a-f]*[(]%r[sb]p" \
-	    -v names='^(amx_(plain|least)_[0-9]+|row8_(vnni_)?[0-9]+|bf16_[0-9]+|q[48]_[01]_[0-9]+|wide_[qtk][0-9](_vnni)?_[0-9]+|(few_)?(pair_)?(scores?|values?)(_(fp8|int8|bf16|f32))?_[1-4]|[kv]_(fp8|int8|bf16|f32))$' '
+	    -v fixed="%$2[0-9]+,-?(0x)?[0-9a-f]*[(]%r[sb]p[)]" \
+	    -v names='^(amx_(plain|least)_[0-9]+|row8_(vnni_)?[0-9]+|bf16_[0-9]+|q[48]_[01]_[0-9]+|wide_[qtk][0-9](_vnni)?_[0-9]+|(few_)?(pair_)?(scores?|values?)(_(fp8|int8|bf16|f32))?_[1-4]|[kv]_(fp8|int8|bf16|f32))$' \
+	    -v cold='^(leaf_init_.*|fast_.*(init|ready|have).*)$' -v allowed="$4" -v floor="$3" '
 		function judge(    i, k, inner, count) {
 			if (!hot)
 				return
@@ -37,7 +40,7 @@ check() { # library, register
 				count = 0
 				for (k = 0; k < stores; k++)
 					count += at[k] >= from[i] && at[k] <= to[i]
-				if (count > most) {
+				if (count > most && index(allowed, " " name " ") == 0) {
 					print "# " name ": " count " stores to the stack in a loop"
 					bad = 1
 				}
@@ -47,7 +50,7 @@ check() { # library, register
 			judge()
 			name = $2
 			gsub(/[<>:]/, "", name)
-			hot = name ~ names
+			hot = name !~ cold
 			loops = stores = 0
 			next
 		}
@@ -58,16 +61,18 @@ check() { # library, register
 			from[loops] = sprintf("%16s", $3)
 			to[loops++] = here
 		}
-		$0 ~ store { at[stores++] = here }
+		$0 ~ (name ~ names ? store : fixed) { at[stores++] = here }
 		END {
 			judge()
 			print "# " lib ": " judged + 0 " innermost loops of " functions + 0 " functions"
-			if (functions < 10 || judged < functions)
+			if (functions < floor || judged < functions)
 				bad = 1
 			print (bad ? "not ok " : "ok ") n " - the loops of " lib " do not spill"
 			exit bad
 		}' || failed=1
 }
-check libkernels_avx512.a zmm
-check libkernels_avx2.a ymm
+check libkernels_avx512.a zmm 110 ' '
+# exp_sum of AVX2: a v16 is two registers, and the polynomial's constants and both halves' steps do not fit
+# sixteen; what is stored is a step of the polynomial, once for sixteen values. Sums stay in registers.
+check libkernels_avx2.a ymm 80 ' exp_sum '
 exit $failed

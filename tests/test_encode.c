@@ -92,6 +92,52 @@ static void encoders(void)
 					    (int)token & 1);
 }
 
+enum { BF16_HEAD = 64, BF16_PAGE = 16, BF16_BYTES = BF16_HEAD * BF16_PAGE };
+
+/* 448 and the 63 bf16 from `high` on, by one leaf's encoder into a page of zeros. 2: all are at most 448;
+   1: all are finite; 0: some are not, and the page may be anything. */
+static int encode_bf16(const struct leaf *leaf, int kv, int is_v, uint32_t high, float *x, uint8_t *page)
+{
+	const uint32_t token = high / 63 % BF16_PAGE;
+	int sort = 2;
+	memset(page, 0, BF16_BYTES + BF16_PAGE);
+	x[0] = 448;
+	for (uint32_t i = 1; i < BF16_HEAD; i++) {
+		const uint32_t h = high + i - 1;
+		x[i] = bf16_decode((uint16_t)(h < 0xffff ? h : 0xffff));
+		if (fabsf(x[i]) > 448 && sort == 2)
+			sort = 1;
+		if (!isfinite(x[i]))
+			sort = 0;
+	}
+	(is_v ? leaf->encode_v : leaf->encode_k)(kv, x, BF16_HEAD, token, BF16_PAGE, page, page + BF16_BYTES);
+	return sort;
+}
+
+/* Every bf16 through the encoders of K and V, unscaled since 448 stands beside them; what is larger has a
+   largest of its own beside it, so there the scalar leaf says what is right. */
+static void encoders_bf16(void)
+{
+	uint8_t want[BF16_BYTES + BF16_PAGE], got[BF16_BYTES + BF16_PAGE];
+	float x[BF16_HEAD];
+	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++) {
+		uint32_t wrong = 0;
+		for (uint32_t at = 0; at < 4 * 0x10000; at += 4 * (BF16_HEAD - 1))
+			for (uint32_t way = 0; way < 4; way++) {
+				const int kv = way / 2 ? KV_INT8 : KV_FP8, is_v = way % 2;
+				const uint32_t high = at / 4, token = high / 63 % BF16_PAGE;
+				encode_bf16(&leaves[ISA_SCALAR], kv, is_v, high, x, want);
+				const int sort = encode_bf16(&leaves[isa], kv, is_v, high, x, got);
+				wrong += sort > 0 && memcmp(want, got, sizeof want) != 0;
+				for (uint32_t i = 0; i < BF16_HEAD && sort == 2 && kv == KV_FP8; i++)
+					wrong += got[is_v ? page_v_at(token, i, BF16_HEAD)
+							  : page_k_at(token, i, BF16_HEAD)] != fp8_encode(x[i]);
+			}
+		if (!EXPECT(wrong == 0))
+			printf("# %s: %u\n", ops_isa_name(isa), wrong);
+	}
+}
+
 /* By request (HOLDFAST_FP8_ALL): every float that a page holds unscaled. 448 beside them makes it so. */
 static void encoders_all(void)
 {
@@ -121,6 +167,7 @@ int main(void)
 	leaves_make();
 	printf("# best here: %s\n", ops_isa_name(ops_isa_best()));
 	TAP_RUN(encoders, "K and V into pages, bit for bit");
+	TAP_RUN(encoders_bf16, "every bf16, into K and V");
 	TAP_RUN(encoders_all, "every float that needs no scale, into a page");
 	return tap_done();
 }

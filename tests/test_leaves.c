@@ -13,135 +13,16 @@
 #include "kernels/quant.h"
 #include "tests/kernels_fixture.h"
 #include "tests/leaves.h"
+#include "tests/matmuls.h"
 #include "tests/tap.h"
 
 enum { C_MAX = 40 };
-
-static uint64_t seed = 99;
-
-/* Activations in both forms, C_MAX rows. */
-static struct act act_make(uint32_t columns)
-{
-	struct act a = {.columns = columns,
-			.x_stride = columns + 3,
-			.q_stride = (columns + 31) / 32 * 32,
-			.block_stride = (columns + 31) / 32 + 1};
-	float *x = take(C_MAX * a.x_stride), *d = take(C_MAX * a.block_stride);
-	float *s = take(C_MAX * a.block_stride);
-	int8_t *q = (int8_t *)(void *)take(C_MAX * a.q_stride);
-	for (uint32_t c = 0; c < C_MAX; c++) {
-		for (uint32_t k = 0; k < columns; k++)
-			x[c * a.x_stride + k] = random_normal(&seed) *
-						(c % 7 == 6 && k < 32 ? 0 : 1);
-		if (columns % 32 == 0)
-			leaves[ISA_SCALAR].quantise(
-				x + c * a.x_stride, columns, q + c * a.q_stride,
-				d + c * a.block_stride, s + c * a.block_stride);
-	}
-	a.x = x, a.q = q, a.d = d, a.s = s;
-	return a;
-}
-
-static void act_free(struct act *a)
-{
-	free((void *)a->x), free((void *)a->q), free((void *)a->d), free((void *)a->s);
-}
-
-/* The f32 dot of cpu.h. */
-static float dot_f32(const float *a, const float *w, uint32_t n)
-{
-	float lane[16] = {0};
-	for (uint32_t k = 0; k < n; k++) {
-		const volatile float product = a[k] * w[k];
-		lane[k % 16] += product;
-	}
-	for (int step = 8; step >= 1; step /= 2)
-		for (int j = 0; j < step; j++)
-			lane[j] += lane[j + step];
-	return lane[0];
-}
-
-/* The i8 block sum of cpu.h for one row of raw data. */
-static float dot_i8(uint32_t type, const uint8_t *row, const struct act *a, uint32_t c)
-{
-	const uint32_t elements = weight_type_elements(type);
-	float acc = 0;
-	struct quant_block b;
-	for (uint32_t k = 0; k < a->columns;
-	     k += elements, row += weight_type_bytes(type)) {
-		quant_unpack(type, row, &b);
-		for (uint32_t i = 0; i < elements; i += b.part) {
-			const uint32_t at = (k + i) / 32;
-			const volatile float scale = b.d[i / b.part] *
-						     a->d[c * a->block_stride + at];
-			int sum = 0;
-			for (uint32_t j = 0; j < b.part; j++)
-				sum += b.q[i + j] * a->q[c * a->q_stride + k + i + j];
-			acc = fmaf(scale, (float)sum, acc);
-			if (!b.symmetric)
-				acc = fmaf(b.m[i / b.part], a->s[c * a->block_stride + at],
-					   acc);
-		}
-	}
-	return acc;
-}
-
-/* What cpu.h says that row `row` times activation row c is. */
-static float expected(uint32_t type, const uint8_t *data, uint32_t row, const struct act *a,
-		      uint32_t c)
-{
-	const size_t bytes = a->columns / weight_type_elements(type) *
-			     weight_type_bytes(type);
-	if (a->kind == ACT_I8_BLOCK && quant_is_integer(type))
-		return dot_i8(type, data + row * bytes, a, c);
-	float *w = take(a->columns), *x = take(a->columns);
-	quant_decode(type, data + row * bytes, a->columns, w);
-	for (uint32_t k = 0; k < a->columns; k++)
-		x[k] = a->kind == ACT_F32 ? a->x[c * a->x_stride + k]
-					  : a->d[c * a->block_stride + k / 32] *
-						    (float)a->q[c * a->q_stride + k];
-	const float sum = dot_f32(x, w, a->columns);
-	free(w), free(x);
-	return sum;
-}
-
-/* Runs one leaf on all activation rows c_first .. and looks at results and guards. */
-static void matmul_judge(int isa, const struct weight *w, const struct act *a,
-			 uint32_t c_first, uint32_t c_count, const float *want,
-			 size_t stride)
-{
-	const size_t size = C_MAX * stride;
-	float *memory = guarded(size), *out = memory + GUARD;
-	const uint32_t groups = (w->rows + PACK_ROWS - 1) / PACK_ROWS, half = groups / 2;
-	int wrong = 0, touched = 0;
-	if (half)
-		leaves[isa].matmul[w->pack](w, 0, half, a, c_first, c_count, out, stride);
-	leaves[isa].matmul[w->pack](w, half, groups - half, a, c_first, c_count, out,
-				    stride);
-	for (size_t i = 0; i < size + 2 * GUARD; i++) {
-		const size_t c = (i - GUARD) / stride, row = (i - GUARD) % stride;
-		const int inside = i >= GUARD && c >= c_first && c < c_first + c_count &&
-				   row < w->rows;
-		if (inside)
-			wrong += memcmp(memory + i, want + c * w->rows + row, 4) != 0;
-		else
-			touched += memory[i] != GUARD_VALUE;
-	}
-	if (wrong || touched) {
-		printf("# %s %s %s %ux%u c %u+%u: %d wrong, %d guards touched\n",
-		       ops_isa_name(isa), weight_type_name(w->type),
-		       a->kind == ACT_F32 ? "f32" : "i8", w->rows, w->columns, c_first,
-		       c_count, wrong, touched);
-		tap_failed = 1;
-	}
-	free(memory);
-}
 
 static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum weight_use use)
 {
 	static const uint32_t parts[][2] = {{0, 1}, {3, 2},  {1, 3},  {0, 4},  {2, 7},
 					    {0, 8}, {5, 16}, {1, 17}, {0, 33}, {0, 40}};
-	struct act a = act_make(columns);
+	struct act a = act_make(columns, C_MAX);
 	uint8_t *data = random_weight(&seed, type, (size_t)rows * columns, 0.2f);
 	float *want = take((size_t)C_MAX * rows);
 	struct weight *w;
@@ -155,8 +36,8 @@ static void matmul_case(uint32_t type, uint32_t rows, uint32_t columns, enum wei
 				want[c * rows + r] = expected(type, data, r, &a, c);
 		for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++)
 			for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
-				matmul_judge(isa, w, &a, parts[i][0], parts[i][1], want,
-					     rows + i % 3);
+				matmul_judge(&leaves[isa], w, &a, (rows + PACK_ROWS - 1) / PACK_ROWS / 2,
+					     parts[i][0], parts[i][1], want, rows + i % 3);
 	}
 	pack_free(NULL, w);
 	free(data), free(want), act_free(&a);
@@ -602,6 +483,16 @@ static void attention(void)
 				    c[i].tokens, c[i].rows, c[i].softcap);
 }
 
+/* Heads whose last 16 values are half of what is loaded at once. */
+static void attention_tails(void)
+{
+	for (int kv = KV_FP8; kv <= KV_F32; kv++)
+		for (uint32_t head = 16; head <= 80; head += 32)
+			for (uint32_t heads = 1; heads <= 9; heads += 4)
+				for (uint32_t rows = 1; rows <= 5; rows += 4)
+					attend_case(kv, head, heads, heads % 2 ? 16 : 64, 67, rows, 0);
+}
+
 /* The same on a CPU with AVX-VNNI as on one without. */
 static void matmuls_plain(void)
 {
@@ -611,26 +502,40 @@ static void matmuls_plain(void)
 	matmuls();
 }
 
-/* What CPUs with AVX-512 have beside it, from Skylake-X's nothing on. */
+/* The leaves of every subset at AVX-512's place. */
 static void matmuls_subsets(void)
 {
-	static const unsigned have[] = {0, FAST_VBMI, FAST_VNNI, FAST_VNNI | FAST_VBMI};
 	if (!ops_isa_runs(ISA_AVX512))
 		TAP_SKIP("no AVX-512 here");
-	for (size_t i = 0; i < sizeof have / sizeof have[0]; i++) {
-		if (have[i] & ~fast_have_avx512()) {
-			printf("# the CPU lacks some of %#x\n", have[i]);
+	const int sanitized = getenv("HOLDFAST_SANITIZED") != NULL;
+	for (size_t i = 0; i < SUBSETS; i++) {
+		if (subsets[i] & ~fast_have_avx512()) {
+			printf("# SKIP the CPU lacks some of %#x\n", subsets[i]);
 			continue;
 		}
 		leaf_init_ref(&leaves[ISA_AVX512]);
-		fast_init_avx512(&leaves[ISA_AVX512], have[i]);
+		fast_init_avx512(&leaves[ISA_AVX512], subsets[i]);
 		matmuls();
-		pairs_wanted = (have[i] & FAST_VBMI) != 0;
+		norms();
+		quantising();
+		pairs_wanted = (subsets[i] & FAST_VBMI) != 0;
 		attend_case(KV_FP8, 64, 3, 16, 201, 1, 0);
 		attend_case(KV_INT8, 64, 3, 16, 201, 1, 0);
 		attend_case(KV_INT8, 64, 3, 16, 201, 16, 0);
+		for (uint32_t head = 48; head <= 256 && !sanitized; head += head < 96 ? 16 : head)
+			for (int kv = KV_FP8; kv <= KV_F32; kv++)
+				attend_case(kv, head, 4, 32, 133, kv % 2 ? 7 : 1, kv % 2 ? 5 : 0);
 		pairs_wanted = 1;
 	}
+}
+
+/* What this machine's leaves were judged above; here it is said of those that no test saw. */
+static void tiles(void)
+{
+	if (!ops_isa_runs(ISA_AVX512) || !(fast_have_avx512() & FAST_AMX))
+		TAP_SKIP("no AMX here: fast_amx.c, fast_amx_given.c and fast_amx_attend.h were not judged");
+	if (!(fast_have_avx512() & FAST_AMX_BF16))
+		TAP_SKIP("no bf16 tiles here: those of fast_amx_given.c and fast_amx_attend.h were not judged");
 }
 
 int main(void)
@@ -644,7 +549,9 @@ int main(void)
 	TAP_RUN(maxima_and_sums, "maxima, sums of exp, additions");
 	TAP_RUN(attention, "attention within a partition; a row alone as among others, bit for bit");
 	TAP_RUN(attention_heads, "attention of 1 to 9 heads");
+	TAP_RUN(attention_tails, "attention of heads of 16, 48 and 80");
 	TAP_RUN(matmuls_plain, "matmuls of AVX2 without AVX-VNNI, bit for bit");
 	TAP_RUN(matmuls_subsets, "AVX-512 without VNNI, without VBMI, without AMX, bit for bit");
+	TAP_RUN(tiles, "AMX's leaves are among those above");
 	return tap_done();
 }

@@ -9,6 +9,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "kernels/cpu/device.h"
 #include "kernels/cpu/nodes.h"
 #include "sched/check.h"
 #include "tests/tap.h"
@@ -68,6 +69,44 @@ static void spreading(void)
 	munmap(p, BYTES);
 }
 
+/* Whether the kernel notes for the mapping of an address that it may have huge pages. */
+static int is_huge(const void *at)
+{
+	FILE *const file = fopen("/proc/self/smaps", "re");
+	char line[512];
+	unsigned long first, end;
+	int here = 0, found = 0;
+	CHECK(file != NULL);
+	while (fgets(line, sizeof line, file)) {
+		if (sscanf(line, "%lx-%lx ", &first, &end) == 2)
+			here = (uintptr_t)at >= first && (uintptr_t)at < end;
+		else if (here && strncmp(line, "VmFlags:", 8) == 0)
+			found = strstr(line, " hg") != NULL;
+	}
+	fclose(file);
+	return found;
+}
+
+/* A pack of weights, as the device makes it: in a chunk that may lie in huge pages. */
+static void huge_pages(void)
+{
+	enum { ROWS = 4096, COLUMNS = 1024 };
+	struct chunk *chunks = NULL;
+	struct weight *w = NULL;
+	uint8_t *const data = calloc(ROWS * COLUMNS / 32, 18);
+	CHECK(data != NULL);
+	if (access("/sys/kernel/mm/transparent_hugepage/enabled", R_OK) != 0 || getenv("HOLDFAST_SANITIZED")) {
+		free(data);
+		TAP_SKIP("no huge pages here, or memory is a sanitizer's");
+	}
+	REQUIRE(pack_make(&chunks, TYPE_Q4_0, WEIGHT_MATMUL, ROWS, COLUMNS, data, &w) == 0);
+	EXPECT(w->bytes > 2 << 20 && is_huge(w->data) && is_huge(w->data + w->bytes - 1));
+	EXPECT(!is_huge(data) && (uintptr_t)chunks->at % (2 << 20) == 0);
+	pack_free(&chunks, w);
+	chunks_free(&chunks);
+	free(data);
+}
+
 int main(void)
 {
 	const int fd = mkstemp(path);
@@ -75,6 +114,7 @@ int main(void)
 	close(fd);
 	TAP_RUN(lists, "lists of nodes");
 	TAP_RUN(spreading, "memory over all nodes");
+	TAP_RUN(huge_pages, "weights lie in memory that may have huge pages");
 	unlink(path);
 	return tap_done();
 }

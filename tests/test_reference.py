@@ -34,6 +34,8 @@ REFERENCE = os.environ.get("HOLDFAST_REFERENCE")
 SCALAR_ALL = os.environ.get("HOLDFAST_SCALAR_ALL") == "1"
 TOP_TOLERANCE, CLOSE = 0.01, 0.02
 
+# What the CPU says that it has; elsewhere the file is not there, and AVX2 neither.
+CPU = set(open("/proc/cpuinfo").read().split()) if os.path.isfile("/proc/cpuinfo") else set()
 count = failed = 0
 
 
@@ -151,6 +153,10 @@ def default():
     long = [c for c in cases if len(c["tokens"]) >= 300]
     check_logits(MODEL, cases if SCALAR_ALL else short, "logits of the scalar path", "--isa", "scalar")
     check_logits(MODEL, long, "logits of the fastest path with f32 activations", "--act", "f32", "--chunk", "100")
+    if {"avx2", "avx512f"} <= CPU:
+        check_logits(MODEL, short, "logits of AVX2 with f32 activations", "--act", "f32", "--chunk", "100", "--isa", "avx2")
+    else:
+        skip("logits of AVX2 with f32 activations: not here, or it is the fastest path")
     check_whole("smollm2-135m", MODEL)
     check_default()
     for kv, shift in BOUND:

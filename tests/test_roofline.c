@@ -19,15 +19,22 @@ static void machine(void)
 	printf("# %.1f GB/s, %.1f G multiply-adds/s\n", r.bytes_per_s * 1e-9, r.macs_per_s * 1e-9);
 	EXPECT(r.bytes_per_s > 1e8 && r.bytes_per_s < 1e13);
 	EXPECT(r.macs_per_s > 1e8 && r.macs_per_s < 1e13);
+	EXPECT(r.f32_per_s > 1e8 && r.f32_per_s < 1e13);
+	/* Tiles are where AMX is, and nowhere else. */
+	EXPECT((strstr(ops_isa_beside(ISA_AUTO), "AMX") != NULL) == (r.tile_per_s > 0));
 }
 
 static void sets(void)
 {
 	/* What a set does in a round is fixed, so that the timing alone says how fast it is. */
-	EXPECT_EQ(ops_isa_work(ISA_SCALAR, 10), 40);
+	EXPECT_EQ(ops_isa_work(ISA_SCALAR, ISA_WORK_DOT, 10), 40);
 	if (ops_isa_runs(ISA_AVX2))
-		EXPECT_EQ(ops_isa_work(ISA_AVX2, 10), 3200);
-	EXPECT_EQ(ops_isa_work(ops_isa_best(), 20), 2 * ops_isa_work(ops_isa_best(), 10));
+		EXPECT_EQ(ops_isa_work(ISA_AVX2, ISA_WORK_DOT, 10), 3200);
+	if (ops_isa_runs(ISA_AVX2))
+		EXPECT_EQ(ops_isa_work(ISA_AVX2, ISA_WORK_F32, 10), 800);
+	EXPECT_EQ(ops_isa_work(ISA_SCALAR, ISA_WORK_TILE, 10), 0);
+	const enum isa best = ops_isa_best();
+	EXPECT_EQ(ops_isa_work(best, ISA_WORK_DOT, 20), 2 * ops_isa_work(best, ISA_WORK_DOT, 10));
 }
 
 /* Of the tiny model, by hand: q and o, k and v, gate, up and down in each layer; the head once. */

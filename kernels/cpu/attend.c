@@ -191,6 +191,7 @@ struct attend_all {
 	const struct ops_layer *l;
 	uint32_t shared;     /* query heads of a KV head */
 	uint32_t partitions; /* stored side by side; 0: folded in turn */
+	uint32_t rows;       /* of the largest tile: what a stored partial has room for */
 	uint32_t units;
 };
 
@@ -401,7 +402,7 @@ static void unit_item(void *argument, uint32_t item, uint32_t thread)
 static struct partial stored(const struct attend_all *a, uint32_t unit, uint32_t index,
 			     uint32_t vectors)
 {
-	const size_t size = (size_t)TILE_ROWS * a->shared * (a->d->plan.head + 2);
+	const size_t size = (size_t)a->rows * a->shared * (a->d->plan.head + 2);
 	return partial_at(a->d->partials + ((size_t)unit * a->partitions + index) * size,
 			  vectors);
 }
@@ -454,14 +455,15 @@ int cpu_attend(struct device *d, const struct ops_layer *l)
 	TRY(layer_check(d, l));
 	TRY(windows_check(d, l));
 	const uint32_t units = d->tile_count * d->plan.kv_heads;
-	struct attend_all a = {d, l, d->plan.heads / d->plan.kv_heads, 0, units};
+	struct attend_all a = {d, l, d->plan.heads / d->plan.kv_heads, 0, 0, units};
 	uint32_t most = 1;
 	for (uint32_t i = 0; i < d->tile_count; i++) {
 		const struct unit u = unit_of(&a, i * d->plan.kv_heads);
 		most = u.last - u.first + 1 > most ? u.last - u.first + 1 : most;
+		a.rows = u.tile->row_count > a.rows ? u.tile->row_count : a.rows;
 	}
 	if (d->threads > 1 && most > 1 && units < 4 * d->threads &&
-	    (size_t)units * most * TILE_ROWS * a.shared <= d->partial_count)
+	    (size_t)units * most * a.rows * a.shared <= d->partial_count)
 		a.partitions = most;
 	if (a.partitions == 0) {
 		pool_run(d->pool, unit_item, &a, units);

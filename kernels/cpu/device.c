@@ -448,19 +448,33 @@ static uint64_t scalar_work(uint64_t rounds)
 	return rounds * 4;
 }
 
-uint64_t ops_isa_work(enum isa isa, uint64_t rounds)
+uint64_t ops_isa_work(enum isa isa, enum isa_work kind, uint64_t rounds)
 {
 	if (isa == ISA_AUTO)
 		isa = ops_isa_best();
 	CHECK(ops_isa_runs(isa));
-	switch (isa) {
-	case ISA_AVX512:
-		if (__builtin_cpu_supports("avx512vnni"))
-			return fast_work_avx512(rounds);
-		return fast_work_avx2(rounds);
-	case ISA_AVX2:
-		return fast_work_avx2(rounds);
-	default:
+	const unsigned have = isa == ISA_AVX512 ? fast_have_avx512() : 0;
+	if (kind == ISA_WORK_TILE)
+		return have & FAST_AMX ? fast_work_tiles(rounds) : 0;
+	if (isa < ISA_AVX2)
 		return scalar_work(rounds);
-	}
+	if (kind == ISA_WORK_F32)
+		return isa == ISA_AVX512 ? fast_work_f32_avx512(rounds) : fast_work_f32_avx2(rounds);
+	return have & FAST_VNNI ? fast_work_avx512(rounds) : fast_work_avx2(rounds);
+}
+
+const char *ops_isa_beside(enum isa isa)
+{
+	static const char *const avx512[16] = {
+		[FAST_VNNI] = "VNNI", [FAST_VBMI] = "VBMI", [FAST_VNNI | FAST_VBMI] = "VNNI VBMI",
+		[FAST_VNNI | FAST_AMX] = "VNNI AMX", [FAST_VNNI | FAST_VBMI | FAST_AMX] = "VNNI VBMI AMX",
+		[FAST_VNNI | FAST_AMX | FAST_AMX_BF16] = "VNNI AMX AMX-BF16",
+		[FAST_VNNI | FAST_VBMI | FAST_AMX | FAST_AMX_BF16] = "VNNI VBMI AMX AMX-BF16",
+	};
+	if (isa == ISA_AUTO)
+		isa = ops_isa_best();
+	CHECK(ops_isa_runs(isa));
+	const char *const name = isa == ISA_AVX512 ? avx512[fast_have_avx512() & 15]
+				 : isa == ISA_AVX2 && fast_vnni_avx2() ? "AVX-VNNI" : "";
+	return name ? name : "";
 }

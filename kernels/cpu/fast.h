@@ -56,6 +56,14 @@ FAST_DOT(fast_k6_avx512);
    with VNNI. */
 uint64_t fast_work_avx2(uint64_t rounds);
 uint64_t fast_work_avx512(uint64_t rounds);
+/* The same of f32, and of tiles of 8 bits, which only a CPU with AMX has. */
+uint64_t fast_work_f32_avx2(uint64_t rounds);
+uint64_t fast_work_f32_avx512(uint64_t rounds);
+uint64_t fast_work_tiles(uint64_t rounds);
+
+/* Whether AVX2 has AVX-VNNI beside it. HOLDFAST_AVX_VNNI=off says that it has not: so the leaves of a CPU
+   without it (Zen 2 and 3, Haswell) are timed on one that has it. The bits are the same. */
+int fast_vnni_avx2(void);
 
 /* PACK_I8 with a scale for each activation row; of AVX-512 only with VNNI. */
 FAST_DOT(fast_row8_avx2);

@@ -14,7 +14,6 @@
 #include "kernels/cpu/fast_amx_attend.h"
 #endif
 #include "kernels/cpu/fast_pages.h"
-#include "kernels/cpu/ref.h"
 
 enum { QUERIES = 96 }; /* query vectors that share a decoded chunk, or one row's if more */
 
@@ -45,6 +44,45 @@ struct work {
 	float *sums;              /* [row][head][head values], in the order of page_value */
 };
 
+/* A head of 16, 48 or 80 values: of V its last 16 are half a load. It is decoded from a copy with nothing
+   behind it, and fills one register a token, values 0-3 and 8-11 before the others. */
+#define TAIL_DECODER(kind, size) \
+	static void v_tail_##kind(const uint8_t *p, uint32_t head, float *v) \
+	{ \
+		_Alignas(64) uint8_t last[64 * (size)] = { 0 }; \
+		for (uint32_t t = 0; t < 16; t += 2, p += 32 * (size), v += head + 16) { \
+			struct quad q; \
+			for (uint32_t i = 32; i < head; i += 32, p += 64 * (size), v += 32) { \
+				q = quad_##kind(p); \
+				v16_store(v, q.x[0]); \
+				v16_store(v + head, q.x[1]); \
+				v16_store(v + 16, q.x[2]); \
+				v16_store(v + head + 16, q.x[3]); \
+			} \
+			memcpy(last, p, 32 * (size)); \
+			q = quad_##kind(last); \
+			v16_store(v, v16_lower(q.x[0], q.x[2])); \
+			v16_store(v + head, v16_lower(q.x[1], q.x[3])); \
+		} \
+	}
+
+/* The first eight lanes of both. */
+INLINE struct v16 v16_lower(struct v16 x, struct v16 y)
+{
+#ifdef FAST_AVX512
+	return (struct v16){ _mm512_insertf32x8(x.a, _mm512_castps512_ps256(y.a), 1) };
+#else
+	return (struct v16){ x.a, y.a };
+#endif
+}
+
+TAIL_DECODER(fp8, 1)
+TAIL_DECODER(int8, 1)
+TAIL_DECODER(bf16, 2)
+TAIL_DECODER(f32, 4)
+
+static tile_decoder *const v_tail_decoders[] = { v_tail_fp8, v_tail_int8, v_tail_bf16, v_tail_f32 };
+
 /* Decodes the chunk at position `at`, as far as it is seen. */
 static void chunk_load(const struct work *w, uint32_t at, int is_v)
 {
@@ -58,7 +96,8 @@ static void chunk_load(const struct work *w, uint32_t at, int is_v)
 		const uint8_t *tile = j->pages[page] + (size_t)within * j->head * size;
 
 		if (is_v)
-			v_decoders[j->kv](tile + j->v_offset, j->head, w->tokens + (t - at) * j->head);
+			(j->head % 32 ? v_tail_decoders : v_decoders)[j->kv](tile + j->v_offset, j->head,
+									      w->tokens + (t - at) * j->head);
 		else
 			k_decoders[j->kv](tile, j->head, w->tokens + (t - at));
 		for (uint32_t g = 0; g < w->groups; g++) {
@@ -304,10 +343,12 @@ static void values(const struct work *w)
 }
 
 #ifdef FAST_AVX512
-/* Whether the block is one row that takes the way of fast_few.h. */
-static int is_few(const struct work *w)
+/* Whether one row takes the way of fast_few.h: its values where those of a scale make whole registers there,
+   its scores also where they do not, but for INT8, of which that file has no sums in f32. */
+static int is_few(const struct work *w, int is_v)
 {
-	return w->rows == 1 && w->job->heads <= FEW_HEADS;
+	return w->rows == 1 && w->job->heads <= FEW_HEADS &&
+	       (w->values % 32 == 0 || (!is_v && w->job->kv != KV_INT8));
 }
 
 static void few_scores_all(const struct work *w)
@@ -368,7 +409,7 @@ static void few_values_all(const struct work *w)
 static void work_scores(const struct work *w)
 {
 #ifdef FAST_AVX512
-	if (is_few(w)) {
+	if (is_few(w, 0)) {
 		few_scores_all(w);
 		return;
 	}
@@ -379,7 +420,7 @@ static void work_scores(const struct work *w)
 static void work_values(const struct work *w)
 {
 #ifdef FAST_AVX512
-	if (is_few(w)) {
+	if (is_few(w, 1)) {
 		few_values_all(w);
 		return;
 	}
@@ -411,7 +452,9 @@ static void work_out(const struct work *w)
 		const float *sum = w->sums + (size_t)i * j->head;
 		float *o = j->o + ((size_t)w->row * j->heads + i) * j->head;
 
-		for (uint32_t v = 0; v < j->head; v += 32) {
+		uint32_t v = 0;
+
+		for (; v + 32 <= j->head; v += 32) {
 #ifdef FAST_AVX512
 			/* In both registers four lanes are four values, of every other four. */
 			const __m512 a = _mm512_loadu_ps(sum + v), b = _mm512_loadu_ps(sum + v + 16);
@@ -424,6 +467,8 @@ static void work_out(const struct work *w)
 				_mm_storeu_ps(o + page_value(k / 16, k % 16), _mm_loadu_ps(sum + k));
 #endif
 		}
+		for (uint32_t k = 0; v < j->head && k < 16; k += 4) /* values 0-3, 8-11, 4-7 and 12-15 */
+			_mm_storeu_ps(o + v + (k * 2 % 16 + k / 8 * 4), _mm_loadu_ps(sum + v + k));
 	}
 }
 
@@ -503,12 +548,8 @@ INLINE void attend_with(const struct attend_job *j, const int tiles)
 	const uint32_t groups = scaled ? kv_group_count(j->head) : 1;
 	struct work w = { .job = j, .groups = groups, .values = j->head / groups };
 
-	if (j->head % 32 || w.values % 32) { /* no model that is known has it */
-		ref_attend(j);
-		return;
-	}
 #ifdef FAST_AVX512
-	w.pairs = j->kv == KV_INT8;
+	w.pairs = j->kv == KV_INT8 && j->head % 32 == 0;
 	w.tiles = tiles && w.pairs;
 #else
 	(void)tiles;

@@ -7,6 +7,8 @@
  * A weight's lines are outer and the columns inner: sixteen registers hold no more.
  */
 #include <cpuid.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "kernels/cpu/fast_tile.h"
 
@@ -241,10 +243,13 @@ MATMUL(matmul_q8, q8_0, 128)
 MATMUL(matmul_q4_vnni, w->zero ? q4_0_vnni : q4_1_vnni, w->zero)
 MATMUL(matmul_q8_vnni, q8_0_vnni, 128)
 
-static int vnni_here(void)
+int fast_vnni_avx2(void)
 {
+	const char *const told = getenv("HOLDFAST_AVX_VNNI");
 	uint32_t a = 0, b, c, d;
 
+	if (told && strcmp(told, "off") == 0)
+		return 0;
 	/* AVX-VNNI: leaf 7, subleaf 1 of CPUID, bit 4 of EAX. Its state is AVX's own. */
 	return __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a >> 4 & 1);
 }
@@ -259,7 +264,7 @@ static int vnni_here(void)
 uint64_t fast_work_avx2(uint64_t rounds)
 {
 	const __m256i w = _mm256_set1_epi8(3);
-	const int vnni = vnni_here();
+	const int vnni = fast_vnni_avx2();
 	__m256i acc[10];
 
 	EACH_CHAIN(WORK_START)
@@ -275,6 +280,21 @@ uint64_t fast_work_avx2(uint64_t rounds)
 	return rounds * 10 * 32;
 }
 
+#define WORK_F32_START(n) sum[n] = _mm256_set1_ps((float)(n));
+#define WORK_F32(n) __asm__ volatile("vfmadd231ps %1,%1,%0" : "+x"(sum[n]) : "x"(x));
+
+uint64_t fast_work_f32_avx2(uint64_t rounds)
+{
+	const __m256 x = _mm256_set1_ps(0.5f);
+	__m256 sum[10];
+
+	EACH_CHAIN(WORK_F32_START)
+	for (uint64_t i = 0; i < rounds; i++) {
+		EACH_CHAIN(WORK_F32)
+	}
+	return rounds * 10 * 8;
+}
+
 void fast_plain_avx2(struct leaf *leaf)
 {
 	leaf->matmul[PACK_Q4] = matmul_q4;
@@ -288,7 +308,7 @@ void leaf_init_avx2(struct leaf *leaf)
 {
 	leaf->name = "avx2";
 	fast_plain_avx2(leaf);
-	if (vnni_here()) {
+	if (fast_vnni_avx2()) {
 		leaf->matmul[PACK_Q4] = matmul_q4_vnni;
 		leaf->matmul[PACK_Q8] = matmul_q8_vnni;
 		leaf->matmul[PACK_I8] = fast_row8_vnni_avx2;

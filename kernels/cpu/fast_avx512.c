@@ -127,6 +127,21 @@ uint64_t fast_work_avx512(uint64_t rounds)
 	return rounds * 16 * 64;
 }
 
+#define WORK_F32_START(n) acc[n] = _mm512_set1_ps((float)(n));
+#define WORK_F32(n) __asm__ volatile("vfmadd231ps %1,%1,%0" : "+v"(acc[n]) : "v"(x));
+
+uint64_t fast_work_f32_avx512(uint64_t rounds)
+{
+	const __m512 x = _mm512_set1_ps(0.5f);
+	__m512 acc[16];
+
+	EACH_COLUMN(WORK_F32_START)
+	for (uint64_t i = 0; i < rounds; i++) {
+		EACH_COLUMN(WORK_F32)
+	}
+	return rounds * 16 * 16;
+}
+
 unsigned fast_have_avx512(void)
 {
 	unsigned have = 0;

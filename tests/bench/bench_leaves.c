@@ -3,9 +3,11 @@
  * attention, gigabytes or values a second of the rest. Best of many short slices, in thread CPU
  * time, so that neighbours hardly show.
  *
- *	bench_leaves [amx|avx512|avx2|scalar ...]
+ *	bench_leaves [amx|avx512|avx2|plain|scalar ...]
+ *	bench_leaves sample
  *
- * Where AMX is, `avx512` is without it and `amx` with it.
+ * Where AMX is, `avx512` is without it and `amx` with it; `plain` is AVX2 without AVX-VNNI. `sample`: one
+ * sample of 262,144 logits, by what is asked of it.
  */
 #define _GNU_SOURCE
 #include <stdio.h>
@@ -16,6 +18,7 @@
 
 #include "kernels/cpu/device.h"
 #include "kernels/cpu/fast.h"
+#include "tests/kernels_fixture.h"
 
 #define HUGE_BYTES ((size_t)2 << 20)
 
@@ -273,15 +276,68 @@ static void bench(const struct leaf *leaf)
 	bench_rows(leaf);
 }
 
+/* One row's sample on one thread, of normally distributed logits. */
+static void bench_sample(void)
+{
+	enum { VOCAB = 262144 };
+	static const struct {
+		const char *name;
+		float temperature, top_p;
+		uint32_t top_k, top_count;
+	} wanted[] = { { "greedy", 0, 1, 0, 0 }, { "greedy, five alternatives", 0, 1, 0, 5 },
+		       { "temperature 1", 1, 1, 0, 0 }, { "top_k 40", 1, 1, 40, 0 },
+		       { "top_k 40, top_p 0.9", 1, 0.9f, 40, 0 }, { "top_p 0.9", 1, 0.9f, 0, 0 } };
+	const struct fixture_options options = { .matmul_type = TYPE_Q4_1, .embedding_type = TYPE_Q8_0 };
+	const uint32_t token = 1;
+	const struct fixture_sequence sequence = { &token, 0, 1, 0, 1 };
+	struct device_plan plan = fixture_plan();
+	float *logits = room(sizeof(float) * VOCAB);
+	uint64_t state = 7;
+	struct fixture f;
+
+	plan.vocab = VOCAB;
+	plan.width = plan.ff = 32;
+	plan.samples_max = plan.rows_max = plan.sequences_max = 1;
+	plan.isa = ISA_AUTO;
+	fixture_open(&f, &plan, &options, 1);
+	for (uint32_t i = 0; i < VOCAB; i++)
+		logits[i] = 3 * random_normal(&state);
+	for (uint32_t i = 0; i < sizeof wanted / sizeof wanted[0]; i++) {
+		struct ops_batch *block = fixture_block(&f, &sequence, 1, 2);
+		struct ops_sample *s = block_samples(block);
+		double t;
+
+		s->temperature = wanted[i].temperature;
+		s->top_p = wanted[i].top_p;
+		s->top_k = wanted[i].top_k;
+		s->top_count = wanted[i].top_count;
+		s->seed = 1;
+		if (f.ops->batch(f.device, block) != 0 ||
+		    f.ops->buffer_write(f.device, BUFFER_LOGITS, 0, VOCAB, logits) != 0)
+			exit(1);
+		BEST(t, f.ops->sample(f.device));
+		printf("%-7s sample of %d, %-26s %8.3f ms\n", ops_isa_name(ops_isa_best()), VOCAB, wanted[i].name,
+		       1e3 * t);
+		free(block);
+	}
+	fixture_close(&f);
+	free(logits);
+}
+
 int main(int argc, char **argv)
 {
-	static void (*const init[])(struct leaf *) = { leaf_init_ref, leaf_init_avx2, leaf_init_avx512,
-						       leaf_init_avx512 };
-	static const char *const names[] = { "scalar", "avx2", "avx512", "amx" };
+	static void (*const init[])(struct leaf *) = { leaf_init_ref, leaf_init_avx2, leaf_init_avx2,
+						       leaf_init_avx512, leaf_init_avx512 };
+	static const char *const names[] = { "scalar", "plain", "avx2", "avx512", "amx" };
 	const int vnni = ops_isa_runs(ISA_AVX512) && __builtin_cpu_supports("avx512vnni");
-	const int runs[] = { 1, ops_isa_runs(ISA_AVX2), ops_isa_runs(ISA_AVX512), vnni && fast_amx_ready() };
+	const int avx2 = ops_isa_runs(ISA_AVX2);
+	const int runs[] = { 1, avx2, avx2, ops_isa_runs(ISA_AVX512), vnni && fast_amx_ready() };
 
-	for (int i = 3; i >= 0; i--) {
+	if (argc == 2 && !strcmp(argv[1], "sample")) {
+		bench_sample();
+		return 0;
+	}
+	for (int i = 4; i >= 0; i--) {
 		int wanted = argc < 2 && i > 0;
 		struct leaf leaf;
 
@@ -292,7 +348,9 @@ int main(int argc, char **argv)
 		leaf_init_ref(&leaf);
 		if (i)
 			init[i](&leaf);
-		if (i == 2)
+		if (i == 1)
+			fast_plain_avx2(&leaf);
+		if (i == 3)
 			fast_init_avx512(&leaf, fast_have_avx512() & ~(unsigned)(FAST_AMX | FAST_AMX_BF16));
 		leaf.name = names[i];
 		bench(&leaf);
