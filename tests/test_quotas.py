@@ -21,6 +21,7 @@ LIMIT, SESSIONS, TURNS = 60000, 4, 2
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "900000", "--strikes", "0", "--tenants", TENANTS, "--share", "no",
                 "--principal-bytes", str(LIMIT), "--sessions-principal", str(SESSIONS), "--turns-principal", str(TURNS))
 red = Wire(DOOR)
+LETTER = 3 + ord("a")  # of the tiny model's bytes
 PAGE = red.ok("model.show")["r"]["page_bytes"]
 
 
@@ -43,8 +44,8 @@ def account(wire, name):
 
 
 def stand(wire, session, prompt, output):
-    """Begins a turn that runs and stands still for want of credit."""
-    ask = {"tokens": True, "max_tokens": output, "ignore_end": True}
+    """Begins a turn that runs and stands still for want of credit: each token is a letter, so that there is text at once."""
+    ask = {"tokens": True, "max_tokens": output, "ignore_end": True, "bias": [[LETTER, 100.0]]}
     wire.begin("session.turn", ask, pack(words(prompt)), sess=session, window=1)
     until(lambda: me.ok("session.show", sess=session)["r"]["state"] == "running")
 
