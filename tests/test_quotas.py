@@ -9,7 +9,7 @@ import tempfile
 import ar1
 import daemon_rig
 from ar1 import BUILD, Daemon, Tap, Wire, pack
-from daemon_rig import MODEL, balanced, until, words
+from daemon_rig import MODEL, left_clean, until, words
 
 folder = tempfile.mkdtemp(prefix="hf-quota-")
 DOOR = f"ipc://{folder}/red.sock"
@@ -17,11 +17,11 @@ TENANTS = os.path.join(folder, "tenants")
 with open(os.open(TENANTS, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
     file.write(f"tenant red listen={DOOR}\nallow red uid={os.getuid()} name=ann\n")
 
-LIMIT, SESSIONS, TURNS = 60000, 4, 2
+LIMIT, SESSIONS, TURNS = 190000, 4, 2
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "900000", "--strikes", "0", "--tenants", TENANTS, "--share", "no",
-                "--principal-bytes", str(LIMIT), "--sessions-principal", str(SESSIONS), "--turns-principal", str(TURNS))
+                "--stream-bytes", "1024", "--principal-bytes", str(LIMIT), "--sessions-principal", str(SESSIONS), "--turns-principal", str(TURNS))
 red = Wire(DOOR)
-LETTER = 3 + ord("a")  # of the tiny model's bytes
+LONGEST = 260  # of the tiny model's tokens: "the"; 342 of it are more than may lie unread
 PAGE = red.ok("model.show")["r"]["page_bytes"]
 
 
@@ -44,8 +44,8 @@ def account(wire, name):
 
 
 def stand(wire, session, prompt, output):
-    """Begins a turn that runs and stands still for want of credit: each token is a letter, so that there is text at once."""
-    ask = {"tokens": True, "max_tokens": output, "ignore_end": True, "bias": [[LETTER, 100.0]]}
+    """Begins a turn that runs and stands still for want of credit: more text than may lie unread."""
+    ask = {"tokens": True, "max_tokens": output, "ignore_end": True, "bias": [[LONGEST, 100.0]]}
     wire.begin("session.turn", ask, pack(words(prompt)), sess=session, window=1)
     until(lambda: me.ok("session.show", sess=session)["r"]["state"] == "running")
 
@@ -90,10 +90,10 @@ def by_turns(wire):
     sessions = [me.open() for _ in range(3)]
     doors = [Wire(daemon.endpoint) for _ in range(3)]
     for door, session in list(zip(doors, sessions))[:2]:
-        stand(door, session, 20, 40)
+        stand(door, session, 20, 400)
     line, own = account(me, ME)
-    assert line["running"] == 2 and line["charged"] == 2 * charge(20, 40), line
-    assert [own[s]["charged"] for s in sessions] == [charge(20, 40)] * 2 + [0], own
+    assert line["running"] == 2 and line["charged"] == 2 * charge(20, 400), line
+    assert [own[s]["charged"] for s in sessions] == [charge(20, 400)] * 2 + [0], own
     channel = doors[2].begin("session.turn", {"tokens": True, "max_tokens": 3, "ignore_end": True}, pack(words(20)), sess=sessions[2])
     until(lambda: me.ok("session.show", sess=sessions[2])["r"]["state"] == "queued")
     waiting = me.ok("session.show", sess=sessions[2])["r"]["waiting"]
@@ -133,8 +133,8 @@ def by_bytes(wire):
     assert end["r"]["granted"]["bytes"] == (LIMIT - running) // PAGE * PAGE, (end, running)
     assert account(me, ME)[0]["charged"] > LIMIT - PAGE
     served()
-    end = me.call("session.turn", {"tokens": True, "max_tokens": 900}, pack(words(20)), sess=sessions[0]).end
-    assert end["err"]["n"] == "no_pages" and end["err"]["asked"] == charge(20, 900) and end["err"]["limit"] == LIMIT, end
+    end = me.call("session.turn", {"tokens": True, "max_tokens": 985}, pack(words(20)), sess=sessions[0]).end
+    assert end["err"]["n"] == "no_pages" and end["err"]["asked"] == charge(20, 985) and end["err"]["limit"] == LIMIT, end
     let(sessions[0])
     let(sessions[1])
     assert doors[1].finish(channel).status == "limit"
@@ -183,3 +183,5 @@ daemon_rig.run(tap, daemon, me, [
     ("as many turns of it run as may; the next one waits for a turn and says so", by_turns),
     ("its grants and its running turns are charged together; what does not fit is clipped, waits or is refused by the numbers", by_bytes),
     ("the ledger shows deployment, accounts, principals and sessions, and nobody else's", shown)])
+tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
+daemon_rig.finish(tap, daemon)
