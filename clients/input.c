@@ -40,25 +40,36 @@ static bool input_room(void)
 	return true;
 }
 
+/* Half a line that cannot be read to its end is not sent as a whole one. */
+static bool input_drop(void)
+{
+	input.from = input.to = 0;
+	return false;
+}
+
 /* More bytes; false: there are none, or the signal came. The signals are blocked but while it waits. */
 static bool input_more(const volatile sig_atomic_t *stop, const sigset_t *waiting)
 {
 	for (;;) {
-		if (*stop || !input_room())
+		if (*stop)
 			return false;
+		if (!input_room())
+			return input_drop();
 		struct pollfd p = {.fd = STDIN_FILENO, .events = POLLIN};
 		if (ppoll(&p, 1, NULL, waiting) < 0) {
 			if (errno == EINTR)
 				continue;
-			return false;
+			return input_drop();
 		}
 		const ssize_t n = read(STDIN_FILENO, input.at + input.to, READ_BYTES);
 		if (n > 0) {
 			input.to += (size_t)n;
 			return true;
 		}
-		if (n == 0 || (errno != EINTR && errno != EAGAIN))
+		if (n == 0)
 			return false;
+		if (errno != EINTR && errno != EAGAIN)
+			return input_drop();
 	}
 }
 

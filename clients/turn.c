@@ -61,6 +61,18 @@ static void signals_take(void)
 	sigaction(SIGALRM, &a, NULL);
 }
 
+/* Ctrl-C was for the turn. A SIGTERM that comes meanwhile is not forgotten. */
+static void signal_forget(void)
+{
+	sigset_t term, before;
+	sigemptyset(&term);
+	sigaddset(&term, SIGTERM);
+	sigprocmask(SIG_BLOCK, &term, &before);
+	if (interrupted == SIGINT)
+		interrupted = 0;
+	sigprocmask(SIG_SETMASK, &before, NULL);
+}
+
 /* Closes what session_begin opened, and says how the command ends. */
 static int session_over(struct said *o, struct hf_session *s, bool leave, int exit)
 {
@@ -468,9 +480,7 @@ int command_chat(struct said *o)
 				ask_results(o, &end, m, &count);
 			hf_end_free(&end);
 		}
-		/* Ctrl-C was for the turn. */
-		if (interrupted == SIGINT)
-			interrupted = 0;
+		signal_forget();
 	}
 	return session_over(o, &s, o->keep, exit);
 }

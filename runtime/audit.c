@@ -20,6 +20,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -540,6 +541,7 @@ static int ask_apart(struct ask *a, struct command *c)
 		prctl(PR_SET_PDEATHSIG, SIGKILL);
 		if (getppid() != parent) /* it died before that line */
 			_exit(1);
+		setrlimit(RLIMIT_CORE, &(struct rlimit){0, 0}); /* it would hold the log */
 		const int code = ask(a, c);
 		_exit(fflush(stdout) == 0 ? code : 1);
 	}
@@ -547,9 +549,14 @@ static int ask_apart(struct ask *a, struct command *c)
 		;
 	if (WIFEXITED(status))
 		return WEXITSTATUS(status);
-	if (WTERMSIG(status) != SIGPIPE)
+	const int sig = WTERMSIG(status);
+	const bool crashed = sig == SIGSEGV || sig == SIGBUS || sig == SIGABRT || sig == SIGFPE || sig == SIGILL;
+	if (!crashed && sig != SIGPIPE)
+		fprintf(stderr, "holdfastd: audit: the process that read '%s' was ended (signal %d); ask again\n",
+			c->dir, sig);
+	else if (crashed)
 		fprintf(stderr, "holdfastd: audit: reading '%s' ended a process (signal %d): data.mdb is damaged; "
-			"restore the folder from a copy\n", c->dir, WTERMSIG(status));
+			"restore the folder from a copy\n", c->dir, sig);
 	return 1;
 }
 

@@ -42,7 +42,8 @@ static void auth_record(struct daemon *d, uint32_t tenant, const struct store_re
 		return;
 	b->left_out += b->held;
 	b->held = false;
-	if (step_room(d) && budget_take(b, d->now_us)) {
+	/* Nobody chooses how often but who writes the file of tenants. */
+	if (step_room(d) && (r->reason == AUTH_REVOKED || budget_take(b, d->now_us))) {
 		budget_spend(d, b, r);
 		return;
 	}
@@ -50,9 +51,21 @@ static void auth_record(struct daemon *d, uint32_t tenant, const struct store_re
 	b->last = *r;
 }
 
+/* What a reload changed holds from then on; that it did is recorded as soon as the log takes it. */
+static void reload_put(struct daemon *d)
+{
+	if (!d->authority.reload_held || !step_room(d))
+		return;
+	d->authority.reload_held = false;
+	step_record(d, &d->authority.reload);
+	step_record_close(d);
+	store_hurry(d->store);
+}
+
 uint64_t authority_tick(struct daemon *d)
 {
 	uint64_t next = UINT64_MAX;
+	reload_put(d);
 	if (!d->authority.any_held || !step_room(d))
 		return next;
 	d->authority.any_held = false;
@@ -74,6 +87,7 @@ uint64_t authority_tick(struct daemon *d)
 
 void authority_end(struct daemon *d)
 {
+	reload_put(d);
 	for (uint32_t t = 0; d->store && t <= TENANTS_MAX; t++)
 		for (uint32_t i = 0; i < AUTH_REASONS; i++)
 			if (d->authority.budget[t][i].held && step_room(d))
@@ -137,8 +151,8 @@ void authority_call(struct daemon *d, uint32_t peer, const struct wire_id *op)
 
 /* Configuration. */
 
-static void config_record(struct daemon *d, enum store_config reason, const uint8_t *hash, size_t bytes,
-			  struct store_record r)
+static struct store_record config_of(enum store_config reason, const uint8_t *hash, size_t bytes,
+				     struct store_record r)
 {
 	r.kind = STORE_CONFIG;
 	r.reason = (uint8_t)reason;
@@ -146,6 +160,13 @@ static void config_record(struct daemon *d, enum store_config reason, const uint
 	memcpy(r.op, hash, bytes < sizeof r.op ? bytes : sizeof r.op);
 	if (bytes > sizeof r.op)
 		memcpy(r.session, hash + sizeof r.op, sizeof r.session);
+	return r;
+}
+
+static void config_record(struct daemon *d, enum store_config reason, const uint8_t *hash, size_t bytes,
+			  struct store_record more)
+{
+	const struct store_record r = config_of(reason, hash, bytes, more);
 	step_record(d, &r);
 }
 
@@ -263,11 +284,16 @@ void authority_reload(struct daemon *d)
 	r.place = more;
 	r.value[0] = d->tenants.count;
 	r.value[1] = d->tenants.grant_count;
-	if (d->store && step_room(d)) {
-		config_record(d, read ? CONFIG_RELOAD : CONFIG_RELOAD_REFUSED, after.digest, sizeof after.digest, r);
-		step_record_close(d);
-		store_hurry(d->store);
+	if (d->authority.reload_held) {
+		r.turn += d->authority.reload.turn;
+		r.group += d->authority.reload.group;
+		r.position_first += d->authority.reload.position_first;
+		r.place = r.place || d->authority.reload.place;
 	}
+	d->authority.reload = config_of(read ? CONFIG_RELOAD : CONFIG_RELOAD_REFUSED, after.digest,
+					sizeof after.digest, r);
+	d->authority.reload_held = d->store != NULL;
+	reload_put(d);
 	if (!read) {
 		log_say(LOG_ERROR, "the tenants are as they were");
 		return;

@@ -24,6 +24,8 @@ struct authority {
 		struct store_record last;
 	} budget[TENANTS_MAX + 1][AUTH_REASONS];
 	bool any_held;
+	struct store_record reload; /* waits for the log, with what further ones changed added */
+	bool reload_held;
 };
 
 /* A connection that was not let in at that tenant. key: its 32 bytes or NULL; what is recorded of it is

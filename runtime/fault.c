@@ -72,7 +72,7 @@ const char *fault_name(enum fault_point point)
 	static const char *const names[FAULT_COUNT] = {
 		"statfs", "put", "commit", "committed", "row", "created", "tier-write", "tier-read", "accepted",
 		"step", "batch", "segment", "drop", "anchor", "reserve", "key",
-		"keys", "forget", "mark",
+		"keys", "forget", "mark", "index",
 	};
 	return (unsigned)point < FAULT_COUNT ? names[point] : "";
 }

@@ -30,6 +30,7 @@ enum fault_point {
 	FAULT_KEYS,       /* the keys of sessions are flushed */
 	FAULT_FORGET,     /* a session's key is written over, nothing else of its end is on disk */
 	FAULT_MARK,       /* where a DATA ends is written, before it is sent */
+	FAULT_INDEX,      /* a row of the index goes into a transaction */
 	FAULT_COUNT
 };
 

@@ -287,10 +287,6 @@ static int plan_restore(struct daemon *d, bool *other)
 		return code;
 	if (*other) {
 		const bool model = memcmp(now.model, was.model, sizeof now.model) != 0;
-		if (model)
-			authority_changed(d, CONFIG_MODEL_CHANGED, was.model);
-		if (memcmp(now.plan, was.plan, sizeof now.plan) != 0)
-			authority_changed(d, CONFIG_PLAN_CHANGED, was.plan);
 		log_say(LOG_NOTICE, "%s since the last start: pages of before are void, and turns that ran end as "
 			"restarted", model ? "the model file changed" : "the precision plan changed");
 		if (now.vocab != was.vocab) {
@@ -304,6 +300,11 @@ static int plan_restore(struct daemon *d, bool *other)
 				"start with that model, or with another --state", was.vocab);
 			return -ERR_UNSUPPORTED;
 		}
+		/* Not of a start that was refused. */
+		if (model)
+			authority_changed(d, CONFIG_MODEL_CHANGED, was.model);
+		if (memcmp(now.plan, was.plan, sizeof now.plan) != 0)
+			authority_changed(d, CONFIG_PLAN_CHANGED, was.plan);
 	}
 	if (!said || *other)
 		keep_put(d, TABLE_PRINCIPAL, &key, NULL, &now, sizeof now);

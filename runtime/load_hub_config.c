@@ -166,9 +166,17 @@ static int window_read(const struct config *c)
 	if (!used)
 		return layers_check(c, ALL_FULL, "use_sliding_window");
 	TRY(count_field(c, "sliding_window", c->hub->gemma, "attention.sliding_window"));
-	if (!c->hub->gemma)
-		return has(c, "sliding_window", &value) ? layers_check(c, INT64_MAX, "sliding_window")
-							: layers_check(c, ALL_FULL, "no sliding_window");
+	if (!c->hub->gemma) {
+		struct json length;
+		int64_t window = 0, context = 0;
+		if (!has(c, "sliding_window", &value))
+			return layers_check(c, ALL_FULL, "no sliding_window");
+		/* One as long as the context is none, and then all kinds of layers are the same (load_arch.c). */
+		if (json_integer(value, 1, INT32_MAX, &window) && has(c, "max_position_embeddings", &length) &&
+		    json_integer(length, 1, INT32_MAX, &context) && window >= context)
+			return 0;
+		return layers_check(c, INT64_MAX, "sliding_window");
+	}
 	int64_t period = 6;
 	if (has(c, "sliding_window_pattern", &value) || has(c, "_sliding_window_pattern", &value)) {
 		if (!json_integer(value, 1, MODEL_LAYERS_MAX, &period))

@@ -83,7 +83,8 @@ static void all_device_close(struct device **device)
 	}
 	if (d->inner)
 		d->ops->device_close(&d->inner);
-	patience(r); /* anew: the device took its time */
+	if (r->ready)
+		patience(r); /* anew: the device took its time; of one that did not open the others are yet to hear */
 	if (r->ending && r->collective.gather(r, &here, sizeof here, all) != 0)
 		r->late = true;
 	free(d->page);

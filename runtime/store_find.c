@@ -76,6 +76,16 @@ struct stretch {
 	struct index_head head;
 };
 
+/* Rows never change, so one is looked through once. What a damaged one says is not believed: its entries are
+   looked at. */
+static bool row_sound(const void *row, size_t bytes, uint64_t first, uint64_t *sound)
+{
+	if (*sound != first && !index_row_sound(row, bytes))
+		return false;
+	*sound = first;
+	return true;
+}
+
 static void stretch_in_segment(struct store_reader *r, uint64_t seq, struct stretch *out)
 {
 	struct index_head head;
@@ -94,7 +104,8 @@ static void stretch_in_segment(struct store_reader *r, uint64_t seq, struct stre
 			break;
 		}
 		if (head.last >= seq) {
-			out->row = row;
+			out->row = row_sound(row, sizeof head + head.count * sizeof(uint64_t), head.first,
+					     &r->sound_archived) ? row : NULL;
 			out->head = head;
 			out->first = head.first > before ? head.first : before;
 			out->last = head.last < out->last ? head.last : out->last;
@@ -119,7 +130,7 @@ static void stretch_find(struct store_reader *r, uint64_t seq, struct stretch *o
 	if (!r->indexed)
 		return;
 	if (index_row_find(r->txn, r->index, seq, &row, &out->head, &next)) {
-		out->row = row.mv_data;
+		out->row = row_sound(row.mv_data, row.mv_size, out->head.first, &r->sound) ? row.mv_data : NULL;
 		out->first = out->head.first > r->walk.archived.seq ? out->head.first : r->walk.archived.seq + 1;
 		next = out->head.last + 1;
 	}

@@ -47,6 +47,7 @@ struct store_index {
 	uint32_t put;               /* of them, in this transaction's row */
 	uint64_t put_next;
 	bool full, full_kept;       /* there was no room: this stretch gets no row */
+	bool refused;               /* the row of the last begin found no pages in one piece */
 	uint64_t *mark, *sorted;    /* mark: hash << 32 | the lower half of seq */
 };
 struct store_disk;
@@ -57,6 +58,9 @@ void index_close(struct store_index *index);
 void index_again(struct store_index *index);
 int index_begin(struct store_index *index, MDB_txn *txn, MDB_dbi dbi, bool all);
 void index_commit(struct store_index *index);
+/* A row needs pages in one piece and the log does not. True: that was wanting, and from the next begin on the
+   stretch goes without a row: its entries are only slower to find. */
+bool index_skip(struct store_index *index);
 /* Between transactions: what would be the row of what is in none yet; *marks live until the next call. */
 bool index_pending(struct store_index *index, struct index_head *head, const uint64_t **marks);
 void index_add(struct store_index *index, uint64_t seq, const uint32_t *hash, uint32_t count);

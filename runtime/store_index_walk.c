@@ -130,13 +130,15 @@ int index_verify(MDB_txn *txn, uint64_t archived, uint64_t last, bool live, uint
 		}
 		const uint64_t to = head.last < last ? head.last : last;
 		code = index_row_check(row.mv_data, &head, seq, to, &source, &at);
-		*indexed += to - seq + 1;
+		if (code == 0)
+			*indexed += to - seq + 1;
 		/* Moved to a segment by the daemon that runs beside, since the walk began. */
 		if (code == -ERR_NOT_FOUND && live)
 			code = 0;
 		seq = head.last + 1;
 	}
-	return code == 0 ? 0 : refuse_mark(reason, at);
+	return code == -ERR_MEMORY ? store_refuse(reason, code, "audit log: no memory") :
+	       code != 0 ? refuse_mark(reason, at) : 0;
 }
 
 int index_verify_segment(const struct segment *segment, uint64_t until, uint64_t *indexed, char *reason)

@@ -293,7 +293,8 @@ int store_entry_read(const uint8_t *bytes, size_t count, uint64_t seq, struct st
 	msgpack_unpacked body;
 	msgpack_unpacked_init(&body);
 	size_t at = 0;
-	bool right = msgpack_unpack_next(&body, (const char *)bytes + sizeof header, header.body_bytes, &at) ==
+	bool right = header.kind < STORE_KIND_COUNT &&
+		     msgpack_unpack_next(&body, (const char *)bytes + sizeof header, header.body_bytes, &at) ==
 			     MSGPACK_UNPACK_SUCCESS &&
 		     at == header.body_bytes && body_read(&body.data, out);
 	msgpack_unpacked_destroy(&body);

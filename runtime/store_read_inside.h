@@ -18,6 +18,7 @@ struct store_reader {
 	struct segment segment;   /* the one that was asked for last */
 	struct segment_rows rows; /* ... for its rows */
 	uint64_t first;   /* the first entry that is there */
+	uint64_t sound, sound_archived; /* the row that was looked through last, by its first entry; 0: none */
 	uint64_t passed;  /* entries that were searched for some bytes */
 	bool live;        /* a daemon runs beside */
 	uint32_t page_tokens;

@@ -224,6 +224,12 @@ int store_batch_begin(const struct store *s, struct batch *b)
 	return err;
 }
 
+int store_batch_begin_once(const struct store *s, struct batch *b)
+{
+	const int err = store_batch_begin(s, b);
+	return err == -ERR_DISK_FULL && index_skip(s->disk.marks) ? store_batch_begin(s, b) : err;
+}
+
 void store_head_take(struct store *s, const struct store_head *head)
 {
 	s->disk.head = *head;
@@ -322,6 +328,8 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 			before = *b;
 			continue;
 		}
+		if (index_skip(s->disk.marks))
+			continue;
 		/* Who sees that it waits sees that nothing is to begin. */
 		s->room.disk_full = true;
 		room_look(s);
@@ -397,7 +405,7 @@ static uint64_t chores(struct store *s, struct batch *b)
 static void shutdown_record(struct store *s)
 {
 	struct batch b = {.head = s->disk.head, .last = true};
-	int err = store_batch_begin(s, &b);
+	int err = store_batch_begin_once(s, &b);
 	if (err == 0) {
 		err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
 		if (err != 0)
@@ -473,8 +481,14 @@ bool store_writer_stop(struct store *s, uint32_t ms)
 	pthread_mutex_unlock(&s->mutex);
 	if (ms == 0)
 		pthread_join(s->thread, NULL);
-	/* Time is counted, and no clock asked: one may be set, and both go on while this process stands still. */
+	/* Silence is counted, from the last record that went to disk; and no clock asked: one may be set, and
+	   both go on while this process stands still. */
+	uint64_t tail = atomic_load(&s->tail);
 	for (uint32_t waited = 0; ms != 0 && pthread_tryjoin_np(s->thread, NULL) != 0; waited += STOP_LOOK_MS) {
+		const uint64_t now = atomic_load(&s->tail);
+		if (now != tail)
+			waited = 0;
+		tail = now;
 		if (waited >= ms)
 			return false;
 		nanosleep(&pause, NULL);

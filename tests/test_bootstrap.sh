@@ -136,8 +136,8 @@ mkdir -p "$work/a checkout/clients" && : >"$work/a checkout/clients/demo.py"
 kept check >"$work/plain"
 home=$work/home/.cache/holdfast/cuda/nvidia/cu13
 mkdir -p "$home/bin" && : >"$home/bin/nvcc" && chmod +x "$home/bin/nvcc"
-kept check >"$work/cut" # and no .whole: its fetch was cut off
-: >"$work/home/.cache/holdfast/cuda/.whole"
+kept check >"$work/cut" # and no .built: it built nothing
+: >"$work/home/.cache/holdfast/cuda/.built"
 kept check >"$work/cuda"
 kept demo >"$work/demo"
 rm -rf "$work/home/.cache/holdfast/cuda" "$work/a checkout/clients"
@@ -249,7 +249,7 @@ sed 's,have \(nvcc\|cuobjdump\) || ,,; s,/usr/local/cuda/,/nowhere/,g' "$script"
 touch "$tree/configure.ac" "$tree/Makefile.am" "$tree/Makefile.in" "$tree/config.h.in" "$tree/build-aux/tap-driver.sh"
 cat >"$tree/configure" <<END
 #!/bin/sh
-[ -x "\${2#--with-cuda=}/bin/nvcc" ] || exit 1
+[ \$# = 1 ] || [ -x "\${2#--with-cuda=}/bin/nvcc" ] || exit 1
 echo "\$*" >"$work/configured" && echo all: >Makefile && : >config.status
 END
 chmod +x "$tree/configure"
@@ -287,6 +287,15 @@ build --cuda && cmp -s "$work/installed" "$work/wheels.cuda" &&
 ok $? 'build --cuda asks for the named wheels, and configure finds nvcc there'
 build --cuda && [ ! -e "$work/installed" ]
 ok $? 'build --cuda: a second time nothing is fetched'
+rm -f "$tree/build/config.status"
+build && [ "$(cat "$work/configured")" = "-q --with-cuda=$cache/cuda/nvidia/cu13" ]
+ok $? 'build takes the compiler that was fetched, once it has built'
+rm -f "$tree/build/config.status" "$cache/cuda/.built"
+build && ! grep -q with-cuda "$work/configured"
+ok $? 'build does not take one that has built nothing'
+rm -f "$tree/build/config.status" "$work/configured"
+env -i PATH="$PATH" bash "$tree/bootstrap" build >"$work/out" 2>"$work/err" && [ -e "$work/configured" ]
+ok $? 'build needs no cache folder'
 rm -rf "$cache/cuda-tools"
 touch "$work/lacks-nvidia-cuda-nvdisasm"
 rm -f "$tree/build/config.status"

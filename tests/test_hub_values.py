@@ -80,6 +80,8 @@ def check_windows(hub, tokens, want):
         hub.put("config.json", dict(hub.config, **fields))
         seen[what] = logits(hub.path, tokens)
     report(seen["none"] == seen["none, by name"] == want, "llama: layers without a window, by their names")
+    hub.put("config.json", dict(hub.config, sliding_window=hub.config["max_position_embeddings"], layer_types=full))
+    report(logits(hub.path, tokens) == want, "llama: a window as long as the context is none, whatever the layers are called")
     report(seen["all"] == seen["all, by name"] != want, "llama: a window in all layers, by their names")
     for what, fields, *words in (
             ("a window in some", {"sliding_window": 20, "layer_types": [local[0], full[0], local[0]]}, "layer 2 is not sliding_attention", "sliding_window"),

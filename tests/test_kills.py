@@ -24,7 +24,7 @@ OPTIONS = ("--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "-
            "--audit-segment", "32", "--anchor-ms", "50", "--anchor-entries", "16", "--audit-headroom", "64K", "--disk-bytes", "2M",
            "--disk-reserve", "0")
 POINTS = {"put": 40, "commit": 25, "committed": 25, "row": 25, "step": 50, "batch": 30, "accepted": 12, "segment": 30, "drop": 2,
-          "anchor": 4, "keys": 4, "forget": 1, "reserve": 3, "key": 6, "mark": 20, "statfs": 1, "tier-write": 12, "tier-read": 8}
+          "anchor": 4, "keys": 4, "forget": 1, "reserve": 3, "key": 6, "mark": 20, "index": 1, "statfs": 1, "tier-write": 12, "tier-read": 8}
 BIRTH = ("statfs", "created", "reserve", "key", "put", "commit", "committed", "keys")  # those that a new folder passes
 SESSIONS, TURNS = 4, 3
 count = {"signal": 0, "lost": 0, "broken": 0, "twice": 0, **{p: 0 for p in POINTS}}

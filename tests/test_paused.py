@@ -227,10 +227,10 @@ def second_place():
     """The folder of the anchors does not answer: nothing waits for it, and a stop only for a moment."""
     folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
     options = (*OPTIONS, "--state", f"{folder}/state", "--anchor", f"{folder}/second", "--anchor-ms", "50", "--anchor-entries", "4")
+    began = time.time()
     daemon = begin(None, *options, "--audit-stall-ms", "1000", "--audit-abort-ms", "4000", "--inject", "anchor@2=wait:600000")
     wire = Wire(daemon.endpoint)
     session = wire.open()
-    began = time.time()
     while "no anchor can be written" not in daemon.words():
         assert time.time() - began < 60 * ar1.SLOW and daemon.process.poll() is None, daemon.words()
         wire.turn(session, words(3), max_tokens=3, ignore_end=True)

@@ -65,7 +65,7 @@ tap $? "and then none is made there"
 sound "$folder/gemma.gguf" 200 "200 faults on pages of both groups of a model with windows"
 # Bits of pages that are being read: nothing compares there, so they are counted apart, as are the tokens that
 # they changed; every other session says its own.
-sound "$folder/tiny.gguf" 400 "bits of pages that are being read are outside: neither found nor missed, and nobody else's" --outside
+sound "$folder/tiny.gguf" 700 "bits of pages that are being read are outside: neither found nor missed, and nobody else's" --outside
 [ "$(field outside)" -ge 5 ] && [ "$(field outside)" = "$(field bits-live)" ] && [ "$(field tokens_outside)" -gt 0 ]
 tap $? "and they are said by number, with the tokens that they changed"
 # Without checks a wrong page does reach tokens: the test can fail.

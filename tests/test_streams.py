@@ -111,9 +111,9 @@ def power():
     is cut otherwise. From its beginning it can be had."""
     if os.geteuid() or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         return "skip needs the right to change what a process sees"
-    daemon, wire = start()
+    daemon, wire = start(None, "--inject", "batch@100=crash")  # or a slow reader would be killed after the answer
     home = daemon.home
-    reply = wire.finish(turn(wire)[1], tokens=30)
+    reply = wire.finish(turn(wire)[1], tokens=20)
     kill(daemon)
     with open(f"{home}/boot", "w") as file:
         file.write("another boot of the kernel\n")

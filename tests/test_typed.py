@@ -14,7 +14,7 @@ if subprocess.run([*command, "--version"], capture_output=True, check=False).ret
     sys.exit(0)
 package = f"{SRC}/clients/python/holdfast"
 with tempfile.TemporaryDirectory() as cache:
-    done = subprocess.run([*command, "--strict", "--cache-dir", cache, package], capture_output=True, text=True, check=False)
+    done = subprocess.run([*command, "--python-executable", sys.executable, "--strict", "--cache-dir", cache, package], capture_output=True, text=True, check=False)
 said = [line for line in (done.stdout + done.stderr).splitlines() if line.strip()]
 print("\n".join("# " + line for line in said))
 print(("ok" if done.returncode == 0 else "not ok") + " 1 - mypy --strict finds nothing in the package")

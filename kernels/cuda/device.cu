@@ -450,7 +450,9 @@ static int cuda_weight_make(struct device *d, uint32_t type, enum weight_use use
 	if (w->next)
 		w->next->link = &w->next;
 	d->weights = w;
+	d->opened = false; /* the weight is dropped, so no memory is no loss yet */
 	const int code = bytes > own ? given_make(d, w, place_up(own)) : 0;
+	d->opened = true;
 	if (code != 0)
 		weight_drop(w);
 	else

@@ -6,7 +6,7 @@ import re
 import struct
 from typing import Any, Dict, List, Optional, Tuple
 
-import msgpack  # type: ignore[import-untyped]
+import msgpack  # type: ignore[import]
 import zmq
 
 from .errors import make_error
