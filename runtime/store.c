@@ -65,9 +65,9 @@ static int beacons_put(struct store *s, struct batch *b)
 /* The boot's record is durable before anything else is. */
 static int boot_record(struct store *s)
 {
-	struct batch b = {.head = s->disk.head};
+	struct batch b = {.head = s->disk.head, .bare = true};
 	b.head.boot++;
-	TRY(store_batch_begin_once(s, &b));
+	TRY(store_batch_begin(s, &b));
 	int err = store_put_boot(b.txn, &s->disk, &b.head, s->options.page_tokens, s->options.config);
 	if (err == 0)
 		err = beacons_put(s, &b);

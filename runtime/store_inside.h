@@ -91,10 +91,9 @@ struct batch {
 	bool open;         /* a part of the step in hand was put already */
 	bool changed;
 	bool last;         /* of this process: what is marked becomes a row */
+	bool bare;         /* without a row, which waits for the next, or for the next start */
 };
 int store_batch_begin(const struct store *s, struct batch *b);
-/* For what is not tried again. */
-int store_batch_begin_once(const struct store *s, struct batch *b);
 int store_batch_commit(const struct store *s, struct batch *b, bool clean);
 void store_head_take(struct store *s, const struct store_head *head);
 void store_announce(const struct store *s);

@@ -218,16 +218,14 @@ int store_batch_begin(const struct store *s, struct batch *b)
 	if (rc != 0)
 		return store_code(rc);
 	rc = mdb_cursor_open(b->txn, s->disk.own, &b->own);
-	const int err = rc == 0 ? index_begin(s->disk.marks, b->txn, s->disk.index, b->last) : store_code(rc);
+	int err = rc == 0 ? 0 : store_code(rc);
+	if (rc == 0 && b->bare)
+		index_again(s->disk.marks);
+	else if (rc == 0)
+		err = index_begin(s->disk.marks, b->txn, s->disk.index, b->last);
 	if (err != 0)
 		mdb_txn_abort(b->txn);
 	return err;
-}
-
-int store_batch_begin_once(const struct store *s, struct batch *b)
-{
-	const int err = store_batch_begin(s, b);
-	return err == -ERR_DISK_FULL && index_skip(s->disk.marks) ? store_batch_begin(s, b) : err;
 }
 
 void store_head_take(struct store *s, const struct store_head *head)
@@ -401,17 +399,26 @@ static uint64_t chores(struct store *s, struct batch *b)
 	return archive_some(s, b, now) ? now : next;
 }
 
-/* The writer's last: who waits for its end waits for this too. */
+static int shutdown_put(struct store *s, struct batch *b)
+{
+	TRY(store_batch_begin(s, b));
+	const int err = store_put_shutdown(b->txn, &s->disk, &b->head, atomic_load(&s->durable));
+	if (err != 0) {
+		mdb_txn_abort(b->txn);
+		return err;
+	}
+	return store_batch_commit(s, b, true);
+}
+
+/* The writer's last: who waits for its end waits for this too. Where the map has no room for the row beside
+   it, the next start makes that. */
 static void shutdown_record(struct store *s)
 {
 	struct batch b = {.head = s->disk.head, .last = true};
-	int err = store_batch_begin_once(s, &b);
-	if (err == 0) {
-		err = store_put_shutdown(b.txn, &s->disk, &b.head, atomic_load(&s->durable));
-		if (err != 0)
-			mdb_txn_abort(b.txn);
-		else
-			err = store_batch_commit(s, &b, true);
+	int err = shutdown_put(s, &b);
+	if (err == -ERR_DISK_FULL) {
+		b = (struct batch){.head = s->disk.head, .bare = true};
+		err = shutdown_put(s, &b);
 	}
 	if (err == 0)
 		s->disk.head = b.head;
