@@ -10,17 +10,10 @@ import subprocess
 import sys
 import tempfile
 
+import reported
+from reported import report
+
 BUILD = os.environ["BUILDDIR"]
-count = failed = 0
-
-
-def report(good, what, detail=""):
-    global count, failed
-    count += 1
-    failed += not good
-    if detail and not good:
-        print("#", detail)
-    print("ok" if good else "not ok", count, "-", what, flush=True)
 
 
 def run(*arguments):
@@ -71,8 +64,7 @@ def main():
     total = sum(part["us"] for part in parts.values())
     report(total <= 1.05e6 / speed, "parts do not take longer than their step", f"{total} us, {1e6 / speed} a step")
     report("prefill_512" in text and "tokens/s" in text and "scalar, 1 threads" in text, "the same for people", text)
-    print(f"1..{count}")
-    return 1 if failed else 0
+    return reported.done()
 
 
 sys.exit(main())

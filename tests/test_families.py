@@ -4,6 +4,7 @@ Goal: that each architecture is computed as it is defined: biases, norms of q an
 layers or in some, two bases of RoPE, factors of its frequencies, softcaps, GELU, heads of 16 to 256, tied heads and
 others. tests/data/logits-tiny.json is what reference.py found for the same files.
 """
+import functools
 import hashlib
 import json
 import os
@@ -11,20 +12,13 @@ import subprocess
 import sys
 import tempfile
 
+import reported
+
 BUILD, SOURCE = os.environ["BUILDDIR"], os.environ["SRCDIR"]
 TOLERANCE = 0.0005
 # What the CPU says that it has; elsewhere the file is not there, and AVX2 neither.
 CPU = set(open("/proc/cpuinfo").read().split()) if os.path.isfile("/proc/cpuinfo") else set()
-count = failed = 0
-
-
-def report(good, what, detail=""):
-    global count, failed
-    count += 1
-    failed += not good
-    if detail:
-        print("#", detail)
-    print("ok" if good else "not ok", count, "-", what, flush=True)
+report = functools.partial(reported.report, always=True)
 
 
 def logits(model, case, *options):
@@ -62,8 +56,7 @@ def main():
                 report(True, f"{case['family']}, AVX2 # SKIP not here, or it is the fastest path")
             else:
                 compare(case, logits(model, case, *plan, "--chunk", "37", "--isa", "avx2"), f"{case['family']}, AVX2")
-    print(f"1..{count}")
-    return 1 if failed else 0
+    return reported.done()
 
 
 sys.exit(main())

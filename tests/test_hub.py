@@ -14,6 +14,9 @@ import subprocess
 import sys
 import tempfile
 
+import reported
+from reported import report
+
 BUILD = os.environ["BUILDDIR"]
 PROGRAM = os.path.join(BUILD, "holdfastd")
 PLAIN_KINDS = {4: "I", 5: "i", 6: "f", 7: "?", 10: "Q"}
@@ -27,16 +30,6 @@ NAMES = {"attn_norm.weight": "input_layernorm.weight", "attn_output.weight": "se
          "post_attention_norm.weight": "post_attention_layernorm.weight"}
 TOP = {"token_embd.weight": "model.embed_tokens.weight", "output_norm.weight": "model.norm.weight",
        "output.weight": "lm_head.weight"}
-count = failed = 0
-
-
-def report(good, what, detail=""):
-    global count, failed
-    count += 1
-    failed += not good
-    if detail and not good:
-        print("#", detail)
-    print("ok" if good else "not ok", count, "-", what, flush=True)
 
 
 class Gguf:
@@ -664,8 +657,7 @@ def main():
         check_scores(hub)
         check_limits(hub)
         check_mutations(hub)
-    print(f"1..{count}")
-    return 1 if failed else 0
+    return reported.done()
 
 
 if __name__ == "__main__":

@@ -238,8 +238,7 @@ def harmed(_):
 def real(_):
     """What a session of 4,000 tokens takes of the real model."""
     if not os.path.exists(REAL) or os.environ.get("HOLDFAST_SANITIZED"):
-        print("# gemma3-270m is not in HOLDFAST_MODELS, or a sanitized run")
-        return
+        return "skip gemma3-270m is not in HOLDFAST_MODELS, or a sanitized run"
     one = plan(REAL, "--windows", "keep", "--kv-memory", "64M", "--template", "gemma")
     daemon = Daemon(REAL, "--kv-memory", "64M", "--template", "gemma", "--context", "8192")
     try:
@@ -255,6 +254,7 @@ def real(_):
         w.close()
     finally:
         daemon.stop()
+    return None
 
 
 tap = Tap()

@@ -8,11 +8,14 @@ the bounds that are promised. The default model is HOLDFAST_MODEL; the others ar
 greedy continuations and all, which takes many minutes. HOLDFAST_REFERENCE=DIR has the fastest path go through every
 row of every case of DIR/logits/NAME.json, which are not thinned.
 """
+import functools
 import json
 import os
 import subprocess
 import sys
 import tempfile
+
+import reported
 
 BUILD, SOURCE = os.environ["BUILDDIR"], os.environ["SRCDIR"]
 MODEL = os.environ.get("HOLDFAST_MODEL", "")
@@ -36,22 +39,11 @@ TOP_TOLERANCE, CLOSE = 0.01, 0.02
 
 # What the CPU says that it has; elsewhere the file is not there, and AVX2 neither.
 CPU = set(open("/proc/cpuinfo").read().split()) if os.path.isfile("/proc/cpuinfo") else set()
-count = failed = 0
-
-
-def report(good, what, detail=""):
-    global count, failed
-    count += 1
-    failed += not good
-    if detail:
-        print("#", detail)
-    print("ok" if good else "not ok", count, "-", what, flush=True)
+report = functools.partial(reported.report, always=True)
 
 
 def skip(what):
-    global count
-    count += 1
-    print("ok", count, "-", what.split(":")[0], "# SKIP", what.split(": ", 1)[-1], flush=True)
+    reported.skip(what.split(":")[0], what.split(": ", 1)[-1])
 
 
 def run(*arguments):
@@ -199,8 +191,7 @@ def main():
         default()
     for name in OTHERS:
         other(name)
-    print(f"1..{count}")
-    return 1 if failed else 0
+    return reported.done()
 
 
 with tempfile.TemporaryDirectory() as cache:

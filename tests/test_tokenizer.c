@@ -147,6 +147,46 @@ static void merges_by_rank(void)
 	ENCODES("a's", false, 'a', '\'', 's');
 }
 
+/* With some vocabularies a piece that is a token is that token, whatever its merges make of it; ids of the
+   rest are made by merges alone. */
+static void whole_pieces(void)
+{
+	static const struct { const char *pre; bool whole;
+	} all[] = {{"gpt-2", false}, {"qwen2", false}, {"smollm", false}, {"llama-bpe", true}, {"tekken", true}};
+	enum { COUNT = 256 + 3 };
+	static const char *const merge[] = {"a b"};
+	static char text[256][3];
+	static const char *token[COUNT] = {[256] = "ab", "zq", "<|end|>"};
+	static int32_t kind[COUNT] = {[256] = 1, 1, 3};
+	for (unsigned i = 0; i < 256; i++) {
+		text[i][printable_form(i, text[i])] = 0;
+		token[i] = text[i];
+		kind[i] = 1;
+	}
+	for (unsigned i = 0; i < sizeof all / sizeof all[0]; i++) {
+		static struct maker m;
+		struct model *model = NULL;
+		struct tokenizer *t = NULL;
+		make_model(&m, token, kind, COUNT, merge, 1);
+		make_u32(&m, "tokenizer.ggml.eos_token_id", COUNT - 1);
+		make_string(&m, "tokenizer.ggml.pre", all[i].pre);
+		struct bytes b = make_bytes(&m);
+		struct made_file f = made_open(b.at, b.length);
+		REQUIRE(model_open(f.path, &model, reason) == 0 && tokenizer_open(model, &t, reason) == 0);
+		if (all[i].whole)
+			EXPECT(encodes(t, "zq", false, (const uint32_t[]){257}, 1));
+		else
+			EXPECT(encodes(t, "zq", false, (const uint32_t[]){'z', 'q'}, 2));
+		/* A token that is not the whole of its piece is made by merges alone, everywhere. */
+		EXPECT(encodes(t, "zqb", false, (const uint32_t[]){'z', 'q', 'b'}, 3));
+		EXPECT(encodes(t, "ab", false, (const uint32_t[]){256}, 1));
+		tokenizer_close(&t);
+		model_close(&model);
+		made_close(&f);
+		free(b.at);
+	}
+}
+
 static void finds_special(void)
 {
 	enum { END = SMALL_COUNT - 4, END_X, IM, TOOL };
@@ -493,6 +533,7 @@ int main(void)
 {
 	TAP_RUN(opens_small, "a vocabulary of bytes and twelve merges");
 	TAP_RUN(merges_by_rank, "merges and pieces by hand");
+	TAP_RUN(whole_pieces, "a piece that is a token, by the vocabulary's rule");
 	TAP_RUN(finds_special, "control tokens only where they are meant");
 	TAP_RUN(refuses_what_it_has_not, "too long a text, and unknown vocabularies");
 	TAP_RUN(keeps_to_capacity, "capacity is kept to, and nothing changes on refusal");
