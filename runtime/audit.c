@@ -556,7 +556,7 @@ static int ask_apart(struct ask *a, struct command *c)
 			c->dir, sig);
 	else if (crashed)
 		fprintf(stderr, "holdfastd: audit: reading '%s' ended a process (signal %d): data.mdb is damaged; "
-			"restore the folder from a copy\n", c->dir, sig);
+			"for what is to be done, ask 'verify'\n", c->dir, sig);
 	return 1;
 }
 

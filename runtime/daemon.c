@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/endpoint.h"
 #include "runtime/events.h"
 #include "runtime/keep.h"
@@ -298,11 +299,14 @@ static int parents_make(const char *path)
 	for (char *slash = strchr(folder + 1, '/'); slash; slash = strchr(slash + 1, '/')) {
 		*slash = 0;
 		if (mkdir(folder, 0700) != 0 && errno != EEXIST) {
-			log_say(LOG_ERROR, "the folder %s cannot be made: %s; say another --state", folder,
-					strerror(errno));
-			return errno == EACCES || errno == EROFS ? -ERR_PERMISSION
-				   : errno == ENOSPC                 ? -ERR_DISK_FULL
-													 : -ERR_IO;
+			const int error = errno;
+			char line[LOG_LINE_MAX];
+			snprintf(line, sizeof line, "the folder %.1500s cannot be made: %s; say another --state", path,
+					strerror(error));
+			cure_errno(line, sizeof line, path, error);
+			log_say(LOG_ERROR, "%s", line);
+			return error == EACCES || error == EROFS ? -ERR_PERMISSION : error == ENOSPC ? -ERR_DISK_FULL :
+				-ERR_IO;
 		}
 		*slash = '/';
 	}

@@ -141,6 +141,7 @@ struct daemon {
 };
 
 /* log.c */
+enum { LOG_LINE_MAX = 3072 };
 enum log_level { LOG_ERROR, LOG_NOTICE, LOG_DEBUG };
 void log_level_set(enum log_level level);
 __attribute__((format(printf, 2, 3))) void log_say(enum log_level level, const char *format, ...);

@@ -20,6 +20,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "runtime/keep.h"
 
@@ -97,8 +98,12 @@ int keep_streams_open(struct daemon *d)
 		streams_map(d, (uint64_t)st.st_size);
 		return 0;
 	}
-	log_say(LOG_ERROR, "the file streams in %.400s cannot be used: %s", d->options.state,
-		d->streams < 0 ? strerror(errno) : "it is not a file");
+	char line[LOG_LINE_MAX];
+	const int error = d->streams < 0 ? errno : ENOTDIR;
+	snprintf(line, sizeof line, "the file streams in %.400s cannot be used: %s", d->options.state,
+		 d->streams < 0 ? strerror(error) : "it is not a file, and must be one");
+	cure_errno(line, sizeof line, path, error);
+	log_say(LOG_ERROR, "%s", line);
 	return -ERR_BAD_FILE;
 }
 

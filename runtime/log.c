@@ -19,7 +19,7 @@ void log_say(enum log_level level, const char *format, ...)
 {
 	if (level > level_now)
 		return;
-	char line[1024];
+	char line[LOG_LINE_MAX];
 	va_list arguments;
 	va_start(arguments, format);
 	int n = vsnprintf(line, sizeof line - 1, format, arguments);

@@ -160,8 +160,8 @@ static int parts_open(struct store *s, const struct store_options *options, char
 	if (err == 0)
 		err = store_writer_start(s);
 	if (err != 0)
-		store_refuse(reason, err, "audit log '%s': cannot record the boot: %s", options->dir,
-			     err_text(err));
+		store_refuse_code(reason, options->dir, err, "audit log '%s': cannot record the boot: %s",
+				options->dir, err_text(err));
 	return err;
 }
 

@@ -12,7 +12,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { STORE_REASON_MAX = 400, STORE_CONFIG_MAX = 3500 /* bytes of a boot's text */ };
+enum { STORE_REASON_MAX = 2048, STORE_CONFIG_MAX = 3500 /* bytes of a boot's text */ };
 
 enum store_kind {
 	STORE_BOOT, STORE_SHUTDOWN, STORE_ASSIGN, STORE_SHARE, STORE_FREE, STORE_QUARANTINE,
@@ -120,7 +120,8 @@ struct store;
    verifies the chain's head, records the boot, starts the writer. Refuses network file systems;
    warns on overlay and tmpfs through *warning (static text or NULL). An environment that exists is
    first walked by a child process, so call this before other threads run. reason (of
-   STORE_REASON_MAX bytes): one line, the number, what to do. Nothing that is found is ever deleted
+   STORE_REASON_MAX bytes): one line: what was found, what was expected, and the command that repairs it or
+   sets it aside. Nothing that is found is ever deleted
    or made anew. */
 int store_open(const struct store_options *options, struct store **out, char *reason,
 	       const char **warning);

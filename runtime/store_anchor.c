@@ -20,6 +20,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "runtime/store_archive.h"
 #include "sched/check.h"
@@ -168,6 +169,31 @@ static void owner_line(const uint8_t uuid[STORE_UUID], char line[OWNER_LINE + 1]
 	snprintf(line, OWNER_LINE + 1, "log %s\n", hex);
 }
 
+void anchor_cure(char *reason, const char *words, const char *command, const char *dir,
+		 const uint8_t uuid[STORE_UUID], const char *end)
+{
+	char path[PATH_BYTES];
+	anchor_path(path, dir, uuid, end);
+	if (reason != NULL)
+		cure_add(reason, STORE_REASON_MAX, words, command, path);
+}
+
+static int path_cure(char *reason, int code, const char *words, const char *path)
+{
+	if (reason != NULL)
+		cure_add(reason, STORE_REASON_MAX, words, "mv @ ^", path);
+	return code;
+}
+
+/* error: of a call for the path. */
+static int path_refuse(char *reason, int error, const char *path)
+{
+	store_refuse(reason, 0, "anchors: '%s' cannot be used: %s", path, strerror(error));
+	if (reason != NULL)
+		cure_errno(reason, STORE_REASON_MAX, path, error);
+	return store_code(error);
+}
+
 static int owner_read(int fd, const uint8_t uuid[STORE_UUID], const char *path, char *reason)
 {
 	char line[OWNER_LINE], ours[OWNER_LINE + 1];
@@ -175,8 +201,11 @@ static int owner_read(int fd, const uint8_t uuid[STORE_UUID], const char *path, 
 	if (pread(fd, line, sizeof line, 0) != (ssize_t)sizeof line || memcmp(line, "log ", 4) != 0 ||
 	    line[OWNER_LINE - 1] != '\n')
 		return 0;
-	return memcmp(line, ours, sizeof line) == 0 ? OWNER_OURS : store_refuse(reason, -ERR_INTEGRITY,
-		"anchors: '%s' is of another log: put the right one in its place, or move it away", path);
+	if (memcmp(line, ours, sizeof line) == 0)
+		return OWNER_OURS;
+	store_refuse(reason, 0, "anchors: '%s' is of another log, and must be this log's", path);
+	return path_cure(reason, -ERR_INTEGRITY, "put the right one in its place, or, to go on without those of "
+			"before", path);
 }
 
 static int owner_check(int fd, const uint8_t uuid[STORE_UUID], const char *path, char *reason)
@@ -190,7 +219,7 @@ static int owner_check(int fd, const uint8_t uuid[STORE_UUID], const char *path,
 	/* One that is cut off is a line that is none. */
 	if (fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size == 0 &&
 	    write(fd, ours, OWNER_LINE) != OWNER_LINE)
-		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", path, strerror(errno));
+		return path_refuse(reason, errno, path);
 	return 0;
 }
 
@@ -247,12 +276,14 @@ static int last_check(const struct store_disk *disk, const struct anchor_line *l
 	MDB_txn *txn;
 	uint64_t seq = last->seq;
 	MDB_val key = {sizeof seq, &seq}, value;
-	if (seq > disk->head.seq)
-		return store_refuse(reason, -ERR_INTEGRITY,
-			"audit log '%s': ends at entry %llu, but entry %llu was anchored in '%s': its end was cut off, "
-			"or an old copy was put in its place; restore the newer copy, or move the anchors of this log "
-			"away to go on without them", disk->dir, (unsigned long long)disk->head.seq,
-			(unsigned long long)seq, dir);
+	if (seq > disk->head.seq) {
+		store_refuse(reason, 0, "audit log '%s': ends at entry %llu, but entry %llu was anchored in '%s': "
+				"its end was cut off, or an old copy was put in its place", disk->dir,
+				(unsigned long long)disk->head.seq, (unsigned long long)seq, dir);
+		anchor_cure(reason, "restore the newer copy, or, to go on from here without the anchors of before",
+				"mv @ ^", dir, disk->uuid, "anchors");
+		return -ERR_INTEGRITY;
+	}
 	uint8_t hash[STORE_HASH];
 	int rc = 0;
 	if (seq < disk->archived.seq) {
@@ -271,33 +302,36 @@ static int last_check(const struct store_disk *disk, const struct anchor_line *l
 	}
 	if (rc == 0 && memcmp(hash, last->hash, sizeof hash) == 0)
 		return 0;
-	return store_refuse(reason, -ERR_INTEGRITY,
-		"audit log '%s': entry %llu is not the one that was anchored in '%s': the log was written anew; keep "
-		"the folder for examination, and move it and its anchors away to begin a new log", disk->dir,
-		(unsigned long long)seq, dir);
+	store_refuse(reason, 0, "audit log '%s': entry %llu is not the one that was anchored in '%s': the log "
+			"was written anew", disk->dir, (unsigned long long)seq, dir);
+	return store_cure_log(reason, disk->dir, -ERR_INTEGRITY);
 }
 
 static int folder_check(const struct store_disk *disk, const char *dir, char *reason)
 {
 	struct stat there, here;
-	if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-		return store_refuse(reason, store_code(errno), "anchors: the folder '%s' cannot be made: %s", dir,
-				    strerror(errno));
-	if (stat(dir, &there) != 0 || stat(disk->dir, &here) != 0)
-		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", dir, strerror(errno));
-	if (!S_ISDIR(there.st_mode))
-		return store_refuse(reason, -ERR_BAD_FILE, "anchors: '%s' is not a folder", dir);
-	if (there.st_dev == here.st_dev && there.st_ino == here.st_ino)
-		return store_refuse(reason, -ERR_BAD_ARG, "anchors: '%s' is the log's own folder: a second place "
-				    "must be another", dir);
+	if ((mkdir(dir, 0700) != 0 && errno != EEXIST) || stat(dir, &there) != 0 || stat(disk->dir, &here) != 0)
+		return path_refuse(reason, errno, dir);
+	if (!S_ISDIR(there.st_mode)) {
+		store_refuse(reason, 0, "anchors: '%s' is not a folder, and must be one", dir);
+		return path_cure(reason, -ERR_BAD_FILE, "name another with --anchor, or, to set it aside", dir);
+	}
+	if (there.st_dev == here.st_dev && there.st_ino == here.st_ino) {
+		store_refuse(reason, 0, "anchors: '%s' is the log's own folder: a second place must be another", dir);
+		store_cure(reason, "better on another disk; for one beside it say --anchor ^, and", "install -d -m "
+				"0700 ^", dir, "");
+		return -ERR_BAD_ARG;
+	}
 	return 0;
 }
 
 static int key_refuse(const struct store_disk *disk, char *reason)
 {
-	return store_refuse(reason, -ERR_INTEGRITY,
-		"audit log '%s': the file 'anchor' is of another log: restore the folder from one copy, or move that "
-		"file away: a new series of keys begins then", disk->dir);
+	store_refuse(reason, 0, "audit log '%s': the file 'anchor' is of another log, and must be this log's",
+			disk->dir);
+	store_cure(reason, "restore the folder from one copy, or, to begin a new series of keys", "mv @ ^",
+			disk->dir, "anchor");
+	return -ERR_INTEGRITY;
 }
 
 int anchor_key_check(const struct store_disk *disk, char *reason)
@@ -324,8 +358,7 @@ static int keys_open(struct store_anchor *a, const struct store_disk *disk, cons
 	snprintf(path, sizeof path, "%.3000s/anchor", disk->dir);
 	a->key_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (a->key_fd < 0)
-		return store_refuse(reason, store_code(errno), "audit log '%s': the file 'anchor': %s", disk->dir,
-				    strerror(errno));
+		return path_refuse(reason, errno, path);
 	const bool known = key_read(a->key_fd, disk->uuid, &key, &other);
 	if (other)
 		return key_refuse(disk, reason);
@@ -334,8 +367,13 @@ static int keys_open(struct store_anchor *a, const struct store_disk *disk, cons
 		for (uint32_t i = 0; key.index <= last->index && i < KEYS_BEHIND; i++)
 			key_next(&key);
 	const int code = known ? 0 : key_make(a, disk, dir, &key);
-	if (code != 0)
-		return store_refuse(reason, code, "anchors: a key cannot be made in '%s': %s", dir, err_text(code));
+	if (code != 0) {
+		store_refuse(reason, 0, "anchors: a key cannot be made in '%s': %s", dir, err_text(code));
+		if (reason != NULL)
+			cure_errno(reason, STORE_REASON_MAX, dir, code == -ERR_DISK_FULL ? ENOSPC :
+					code == -ERR_PERMISSION ? EACCES : EIO);
+		return code;
+	}
 	a->key = key;
 	sodium_memzero(&key, sizeof key);
 	return 0;
@@ -353,16 +391,23 @@ int anchor_open(struct store_anchor *anchor, const struct store_disk *disk, cons
 	anchor_path(path, dir, disk->uuid, "anchors");
 	anchor->fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	if (anchor->fd < 0)
-		return store_refuse(reason, store_code(errno), "anchors: '%s': %s", path, strerror(errno));
+		return path_refuse(reason, errno, path);
 	/* A copy of the folder has the same name for its anchors. */
-	if (flock(anchor->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK)
-		return store_refuse(reason, -ERR_IN_USE, "anchors: '%s' is in use by another process: one log, or a "
-				    "copy of it, runs already; stop that, or name another folder", path);
+	if (flock(anchor->fd, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK) {
+		store_refuse(reason, 0, "anchors: '%s' is in use by another process, and must be by none: one log, "
+				"or a copy of it, runs already", path);
+		if (reason != NULL)
+			cure_add(reason, STORE_REASON_MAX, "stop that, or name another folder; to see which it is",
+					"fuser -v @", path);
+		return -ERR_IN_USE;
+	}
 	memcpy(anchor->uuid, disk->uuid, STORE_UUID);
 	TRY(owner_check(anchor->fd, disk->uuid, path, reason));
 	int code = tail_read(anchor->fd, &last, &any);
-	if (code != 0)
-		return store_refuse(reason, code, "anchors: '%s' cannot be used: %s", path, err_text(code));
+	if (code != 0) {
+		store_refuse(reason, 0, "anchors: '%s' cannot be used: %s", path, err_text(code));
+		return path_cure(reason, code, "it must be a file that can be read; to set it aside", path);
+	}
 	if (any)
 		TRY(last_check(disk, &last, dir, reason));
 	TRY(keys_open(anchor, disk, dir, &last, any, reason));
@@ -443,7 +488,13 @@ int anchor_reader_open(const char *dir, const char *key_dir, const uint8_t uuid[
 	if (r->file == NULL) {
 		const int code = errno;
 		free(r);
-		return store_refuse(reason, store_code(code), "anchors: '%s': %s", path, strerror(code));
+		if (code != ENOENT)
+			return path_refuse(reason, code, path);
+		store_refuse(reason, 0, "anchors: '%s' is not there: the folder has none of this log", path);
+		if (reason != NULL)
+			cure_add(reason, STORE_REASON_MAX, "say --anchor with the folder that the daemon was given; to "
+					"see what is there", "ls -l @", dir);
+		return store_code(code);
 	}
 	const int code = owner_read(fileno(r->file), uuid, path, reason);
 	if (code < 0) {

@@ -70,4 +70,8 @@ int anchor_reader_open(const char *dir, const char *key_dir, const uint8_t uuid[
 bool anchor_reader_next(struct anchor_reader *reader, struct anchor_line *line, uint64_t *torn);
 void anchor_reader_close(struct anchor_reader **reader);
 
+/* What can be done about a file of the log's in `dir`: "anchors", "1.key". As store_cure. */
+void anchor_cure(char *reason, const char *words, const char *command, const char *dir,
+		 const uint8_t uuid[STORE_UUID], const char *end);
+
 #endif

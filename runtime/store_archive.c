@@ -14,6 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "sched/check.h"
 
@@ -552,8 +553,13 @@ uint64_t segments_first(const char *dir, uint64_t seq)
 
 static int segment_refuse(const char *dir, const char *name, const char *what, char *reason)
 {
-	return store_refuse(reason, -ERR_INTEGRITY, "audit log '%s': the file 'archive/%s' %s: put the right one "
-			    "in its place, or move it away", dir, name, what);
+	char path[80];
+	store_refuse(reason, 0, "audit log '%s': the file 'archive/%s' %s, and must be what its name says, of "
+			"this log", dir, name, what);
+	snprintf(path, sizeof path, "archive/%.60s", name);
+	store_cure(reason, "put the right one in its place, or, to go on without those entries", "mv @ ^", dir,
+			path);
+	return -ERR_INTEGRITY;
 }
 
 int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason)
@@ -572,8 +578,11 @@ int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason
 		if (fd < 0 && errno == ENOENT)
 			continue; /* taken elsewhere just now */
 		if (fd < 0) {
-			code = store_refuse(reason, store_code(errno), "audit log '%s': archive/%s cannot be read: %s",
-					    dir, e->d_name, strerror(errno));
+			const int error = errno;
+			code = store_refuse(reason, store_code(error), "audit log '%s': archive/%s cannot be read: %s",
+					dir, e->d_name, strerror(error));
+			if (reason != NULL)
+				cure_errno(reason, STORE_REASON_MAX, path, error);
 			break;
 		}
 		const bool whole = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/store_disk.h"
 #include "sched/check.h"
 
@@ -60,10 +61,11 @@ static int owner_check(const struct store_disk *disk, int fd, bool *whole, char 
 		spoken |= slot_read(fd, i, &slot);
 	if (!*whole && !spoken)
 		return 0;
-	return store_refuse(reason, -ERR_INTEGRITY,
-		"audit log '%s': the file 'beacon' %s: restore the folder from one copy, or move that file away: "
-		"what a process said last in it is lost then", disk->dir,
-		*whole ? "is of another log" : "does not say of which log it is");
+	store_refuse(reason, 0, "audit log '%s': the file 'beacon' %s, and must be this log's", disk->dir, *whole
+			? "is of another log" : "does not say of which log it is");
+	store_cure(reason, "restore the folder from one copy, or, to set that file aside, with what a process "
+			"said last in it", "mv @ ^", disk->dir, "beacon");
+	return -ERR_INTEGRITY;
 }
 
 /* All blocks are there from the first day: a full disk does not keep the last word from being said. */
@@ -92,9 +94,13 @@ static int beacon_fill(const struct store_disk *disk)
 
 static int beacon_refuse(const struct store_disk *disk, int code, char *reason)
 {
-	return store_refuse(reason, code == EINVAL ? -ERR_BAD_FILE : store_code(code),
-			    "audit log '%s': the file 'beacon' cannot be used: %s", disk->dir,
-			    code == EINVAL ? "it is not a file" : strerror(code));
+	char path[PATH_BYTES];
+	snprintf(path, sizeof path, "%s/beacon", disk->dir);
+	store_refuse(reason, 0, "audit log '%s': the file 'beacon' cannot be used: %s", disk->dir, code == EINVAL
+			? "it is not a file" : strerror(code));
+	if (reason != NULL)
+		cure_errno(reason, STORE_REASON_MAX, path, code == EINVAL ? ENOTDIR : code);
+	return code == EINVAL ? -ERR_BAD_FILE : store_code(code);
 }
 
 static int beacon_find(const struct store_disk *disk, int flags)

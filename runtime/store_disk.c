@@ -21,6 +21,7 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "sched/check.h"
 
@@ -58,16 +59,59 @@ int store_code_of(int code)
 	return code == 0 ? 0 : store_code(code);
 }
 
-/* The failing call, its words, and what can be done about it. */
-static int refuse_errno(char *reason, const char *dir, const char *what, int code)
+void store_cure(char *reason, const char *words, const char *command, const char *dir, const char *name)
 {
-	const char *cure = "";
-	if (code == ENOSPC || code == EDQUOT || code == EFBIG)
-		cure = "; make room, or choose another state folder";
-	else if (code == EACCES || code == EPERM || code == EROFS)
-		cure = "; choose a state folder that this user may write to";
-	return store_refuse(reason, store_code(code), "audit log '%s': %s: %s (error %d)%s", dir, what,
-			    mdb_strerror(code), code, cure);
+	char path[DIR_MAX + 300];
+	snprintf(path, sizeof path, "%s%s%s", dir, name[0] ? "/" : "", name);
+	if (reason != NULL)
+		cure_add(reason, STORE_REASON_MAX, words, command, path);
+}
+
+int store_cure_log(char *reason, const char *dir, int code)
+{
+	if (code == -ERR_BAD_FILE || code == -ERR_INTEGRITY)
+		store_cure(reason, "restore the folder from one copy, or, to keep it for examination and begin a "
+				"new log", "mv @ ^", dir, "");
+	else if (code == -ERR_UNSUPPORTED)
+		store_cure(reason, "use the program that made it, or, to keep it and begin a new log", "mv @ ^", dir,
+				"");
+	return code;
+}
+
+int store_refuse_code(char *reason, const char *dir, int code, const char *format, ...)
+{
+	if (reason == NULL)
+		return code;
+	va_list args;
+	va_start(args, format);
+	vsnprintf(reason, STORE_REASON_MAX, format, args);
+	va_end(args);
+	(void)store_cure_log(reason, dir, code);
+	cure_errno(reason, STORE_REASON_MAX, dir, code == -ERR_DISK_FULL ? ENOSPC : code == -ERR_PERMISSION ?
+			EACCES : code == -ERR_MEMORY ? ENOMEM : EIO);
+	return code;
+}
+
+/* The failing call, its words, and what can be done about it. name: of a file in the folder, or "". */
+static int refuse_errno(char *reason, const char *dir, const char *name, const char *what, int code)
+{
+	char path[DIR_MAX + 300];
+	const bool link = code == ELOOP;
+	snprintf(path, sizeof path, "%s%s%s", dir, name[0] && link ? "/" : "", link ? name : "");
+	store_refuse(reason, 0, "audit log '%s': %s%s%s%s: %s (error %d)", dir, what,
+		     name[0] ? " the file '" : "", name, name[0] ? "'" : "", mdb_strerror(code), code);
+	if (reason != NULL && code > 0)
+		cure_errno(reason, STORE_REASON_MAX, path, code);
+	return store_code(code);
+}
+
+static int refuse_network(char *reason, const char *dir, const char *name, uint32_t magic)
+{
+	store_refuse(reason, 0, "audit log '%s': lies on a network file system (%s, 0x%x), and must lie on a "
+			"local disk, since LMDB needs one machine's memory and locks", dir, name, magic);
+	store_cure(reason, "name a folder of a local disk with --state; to list those", "findmnt --real -t "
+			"ext4,xfs,btrfs", dir, "");
+	return -ERR_UNSUPPORTED;
 }
 
 /* Magic numbers of statfs(2) and of linux/magic.h. LMDB needs one machine's memory map and locks. */
@@ -82,16 +126,14 @@ static int place_check(const char *dir, char *reason, const char **warning)
 	};
 	struct statfs fs;
 	if (statfs(dir, &fs) != 0)
-		return refuse_errno(reason, dir, "statfs", errno);
+		return refuse_errno(reason, dir, "", "statfs", errno);
 	uint32_t magic = (uint32_t)fs.f_type;
 	long other = fault_pass(FAULT_STATFS);
 	if (other != 0)
 		magic = (uint32_t)other;
 	for (unsigned i = 0; i < sizeof network / sizeof network[0]; i++)
 		if (network[i].magic == magic)
-			return store_refuse(reason, -ERR_UNSUPPORTED,
-				"audit log '%s': lies on a network file system (%s, 0x%x); choose a state "
-				"folder on a local disk", dir, network[i].name, magic);
+			return refuse_network(reason, dir, network[i].name, magic);
 	*warning = NULL;
 	if (magic == 0x794c7630)
 		*warning = "the audit log lies on an overlay file system: it goes when the container goes";
@@ -99,63 +141,6 @@ static int place_check(const char *dir, char *reason, const char **warning)
 		*warning = "the audit log lies in memory (tmpfs): it does not survive a restart of the machine";
 	else if (magic == 0x65735546)
 		*warning = "the audit log lies on FUSE: it is as durable as what is behind that";
-	return 0;
-}
-
-static int dir_take(const char *dir, char *reason, const char **warning)
-{
-	struct stat st;
-	if (strlen(dir) == 0 || strlen(dir) > DIR_MAX)
-		return store_refuse(reason, -ERR_BAD_ARG, "audit log: the folder's name has %zu bytes, "
-				    "1 to %d are possible", strlen(dir), DIR_MAX);
-	if (mkdir(dir, 0700) != 0 && errno != EEXIST)
-		return refuse_errno(reason, dir, "cannot make the folder", errno);
-	if (stat(dir, &st) != 0)
-		return refuse_errno(reason, dir, "stat", errno);
-	if (!S_ISDIR(st.st_mode))
-		return store_refuse(reason, -ERR_BAD_FILE,
-			"audit log '%s': is not a folder; choose another state folder", dir);
-	if (st.st_uid != geteuid() && st.st_uid != 0)
-		return store_refuse(reason, -ERR_PERMISSION,
-			"audit log '%s': belongs to user %u, this is user %u; who owns the folder can forge "
-			"the log", dir, (unsigned)st.st_uid, (unsigned)geteuid());
-	if (st.st_mode & 077)
-		return store_refuse(reason, -ERR_PERMISSION,
-			"audit log '%s': mode %04o lets others in; run: chmod 0700 '%s'", dir,
-			(unsigned)(st.st_mode & 07777), dir);
-	return place_check(dir, reason, warning);
-}
-
-static long lock_holder(const struct store_disk *disk)
-{
-	char text[32];
-	ssize_t n = pread(disk->lock_fd, text, sizeof text - 1, 0);
-	text[n > 0 ? n : 0] = 0;
-	return strtol(text, NULL, 10);
-}
-
-static int lock_take(struct store_disk *disk, char *reason)
-{
-	char path[DIR_MAX + 16], text[32];
-	snprintf(path, sizeof path, "%s/lock", disk->dir);
-	disk->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (disk->lock_fd < 0)
-		return refuse_errno(reason, disk->dir, "cannot open the file 'lock'", errno);
-	/* A daemon killed while it forked its walker leaves the lock with that child for a moment. */
-	for (int left = LOCK_WAIT_MS / 10; flock(disk->lock_fd, LOCK_EX | LOCK_NB) != 0; left--) {
-		if (errno != EWOULDBLOCK)
-			return refuse_errno(reason, disk->dir, "flock", errno);
-		long pid = lock_holder(disk);
-		bool gone = pid <= 0 || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
-		if (!gone || left == 0)
-			return store_refuse(reason, -ERR_IN_USE, "audit log '%s': in use by process %ld; "
-					    "stop it, or choose another state folder", disk->dir, pid);
-		nanosleep(&(struct timespec){0, 10000000}, NULL);
-	}
-	/* For the line above only: on a full disk it stays empty, and the lock holds all the same. */
-	int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
-	if (ftruncate(disk->lock_fd, 0) != 0 || pwrite(disk->lock_fd, text, (size_t)n, 0) != n)
-		return 0;
 	return 0;
 }
 
@@ -174,6 +159,112 @@ static int dir_used(const char *dir)
 	return used;
 }
 
+static int refuse_foreign(char *reason, const char *dir)
+{
+	store_refuse(reason, 0, "audit log '%s': the folder has files in it, but no log of ours (no file "
+			"'uuid'), and must be empty, or a whole log", dir);
+	store_cure(reason, "choose another; for one within it say --state @, and", "install -d -m 0700 @", dir,
+			"holdfast");
+	return -ERR_BAD_FILE;
+}
+
+/* Somebody's, with nothing of a log: it is not to be changed for our sake. */
+static bool dir_foreign(const char *dir)
+{
+	static const char *const names[] = {"uuid", "uuid.new", "data.mdb", "lock"};
+	char path[DIR_MAX + 16];
+	bool ours = false;
+	for (unsigned i = 0; i < sizeof names / sizeof names[0]; i++) {
+		snprintf(path, sizeof path, "%s/%s", dir, names[i]);
+		ours |= access(path, F_OK) == 0;
+	}
+	return !ours && dir_used(dir) == 1;
+}
+
+static int refuse_owner(char *reason, const char *dir, unsigned owner, unsigned user)
+{
+	char command[60];
+	store_refuse(reason, 0, "audit log '%s': belongs to user %u, and must be that of this user, %u: who "
+			"owns the folder can forge the log", dir, owner, user);
+	snprintf(command, sizeof command, "sudo chown -R %u @", user);
+	store_cure(reason, "name another with --state, or, if what is in it is to be trusted", command, dir, "");
+	return -ERR_PERMISSION;
+}
+
+static int dir_take(const char *dir, char *reason, const char **warning)
+{
+	struct stat st;
+	if (strlen(dir) == 0 || strlen(dir) > DIR_MAX)
+		return store_refuse(reason, -ERR_BAD_ARG, "audit log: the folder's name has %zu bytes, "
+				    "1 to %d are possible", strlen(dir), DIR_MAX);
+	if (mkdir(dir, 0700) != 0 && errno != EEXIST)
+		return refuse_errno(reason, dir, "", "cannot make the folder", errno);
+	if (stat(dir, &st) != 0)
+		return refuse_errno(reason, dir, "", "stat", errno);
+	if (!S_ISDIR(st.st_mode)) {
+		store_refuse(reason, 0, "audit log '%s': is not a folder, and must be one, or not be there yet", dir);
+		store_cure(reason, "choose another with --state, or, to set it aside", "mv @ ^", dir, "");
+		return -ERR_BAD_FILE;
+	}
+	const bool owned = st.st_uid == geteuid() || st.st_uid == 0, closed = (st.st_mode & 077) == 0;
+	if ((!owned || !closed) && dir_foreign(dir))
+		return refuse_foreign(reason, dir);
+	if (!owned)
+		return refuse_owner(reason, dir, (unsigned)st.st_uid, (unsigned)geteuid());
+	if (!closed) {
+		store_refuse(reason, 0, "audit log '%s': mode %04o lets others in, and must be 0700", dir,
+				(unsigned)(st.st_mode & 07777));
+		store_cure(reason, "", "chmod 0700 @", dir, "");
+		return -ERR_PERMISSION;
+	}
+	return place_check(dir, reason, warning);
+}
+
+static long lock_holder(const struct store_disk *disk)
+{
+	char text[32];
+	ssize_t n = pread(disk->lock_fd, text, sizeof text - 1, 0);
+	text[n > 0 ? n : 0] = 0;
+	return strtol(text, NULL, 10);
+}
+
+static int refuse_held(char *reason, const char *dir, long pid)
+{
+	char command[40];
+	store_refuse(reason, 0, "audit log '%s': in use by process %ld; one daemon at a time may have it%s", dir,
+			pid, pid == (long)getpid() ? ", and once" : "");
+	/* In another name space its number says nothing here. */
+	const bool known = pid > 0 && pid != (long)getpid() && kill((pid_t)pid, 0) == 0;
+	snprintf(command, sizeof command, known ? "kill %ld" : "fuser -v @", pid);
+	store_cure(reason, known ? "name another with --state, or, to end that one" : "name another with "
+			"--state, or, to see who has it", command, dir, "lock");
+	return -ERR_IN_USE;
+}
+
+static int lock_take(struct store_disk *disk, char *reason)
+{
+	char path[DIR_MAX + 16], text[32];
+	snprintf(path, sizeof path, "%s/lock", disk->dir);
+	disk->lock_fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (disk->lock_fd < 0)
+		return refuse_errno(reason, disk->dir, "lock", "cannot open", errno);
+	/* A daemon killed while it forked its walker leaves the lock with that child for a moment. */
+	for (int left = LOCK_WAIT_MS / 10; flock(disk->lock_fd, LOCK_EX | LOCK_NB) != 0; left--) {
+		if (errno != EWOULDBLOCK)
+			return refuse_errno(reason, disk->dir, "lock", "cannot lock", errno);
+		long pid = lock_holder(disk);
+		bool gone = pid <= 0 || (kill((pid_t)pid, 0) != 0 && errno == ESRCH);
+		if (!gone || left == 0)
+			return refuse_held(reason, disk->dir, pid);
+		nanosleep(&(struct timespec){0, 10000000}, NULL);
+	}
+	/* For the line above only: on a full disk it stays empty, and the lock holds all the same. */
+	int n = snprintf(text, sizeof text, "%ld\n", (long)getpid());
+	if (ftruncate(disk->lock_fd, 0) != 0 || pwrite(disk->lock_fd, text, (size_t)n, 0) != n)
+		return 0;
+	return 0;
+}
+
 /* 0 and the uuid; -ENOENT; or refused. */
 static int uuid_read(struct store_disk *disk, const char *name, char *reason)
 {
@@ -182,24 +273,25 @@ static int uuid_read(struct store_disk *disk, const char *name, char *reason)
 	snprintf(path, sizeof path, "%s/%s", disk->dir, name);
 	int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
 	if (fd < 0)
-		return errno == ENOENT ? -ENOENT : refuse_errno(reason, disk->dir, name, errno);
+		return errno == ENOENT ? -ENOENT : refuse_errno(reason, disk->dir, name, "cannot read", errno);
 	ssize_t n = read(fd, line, UUID_LINE);
 	close(fd);
 	size_t got = 0;
 	const char *end;
 	if (n < 0 || sscanf(line, "%31s %9u %39s", word, &version, hex) != 3 ||
 	    strcmp(word, uuid_word) != 0)
-		return store_refuse(reason, -ERR_BAD_FILE,
-			"audit log '%s': the file '%s' is not one of ours; choose another state folder",
-			disk->dir, name);
+		return store_cure_log(reason, disk->dir, store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the "
+				"file '%s' (%zd bytes) is not one of ours, which is a line of '%s', a version and 32 "
+				"hexadecimal digits", disk->dir, name, n, uuid_word));
 	if (version < STORE_SCHEMA_FIRST || version > STORE_SCHEMA)
-		return store_refuse(reason, -ERR_UNSUPPORTED,
-			"audit log '%s': is of version %u, this program reads version %d; use the program "
-			"that made it, or choose another state folder", disk->dir, version, STORE_SCHEMA);
+		return store_cure_log(reason, disk->dir, store_refuse(reason, -ERR_UNSUPPORTED, "audit log '%s': is "
+				"of version %u, this program reads version %d, and brings those from %d on forward",
+				disk->dir, version, STORE_SCHEMA, STORE_SCHEMA_FIRST));
 	if (sodium_hex2bin(disk->uuid, STORE_UUID, hex, strlen(hex), NULL, &got, &end) != 0 ||
 	    got != STORE_UUID || *end != 0)
-		return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the file '%s' is damaged; "
-				    "restore the folder from a copy, or choose another", disk->dir, name);
+		return store_cure_log(reason, disk->dir, store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the "
+				"file '%s' is damaged: its id has %zu bytes of hexadecimal digits, and must have %d",
+				disk->dir, name, got, STORE_UUID));
 	disk->schema = version;
 	return 0;
 }
@@ -227,7 +319,7 @@ static int uuid_write(struct store_disk *disk, char *reason)
 	if (named)
 		fd = open(made, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
 	if (fd < 0)
-		return refuse_errno(reason, disk->dir, "cannot make the file 'uuid.new'", errno);
+		return refuse_errno(reason, disk->dir, "uuid.new", "cannot make", errno);
 	int err = 0;
 	ssize_t put = write(fd, line, (size_t)n);
 	if (put != n)
@@ -242,7 +334,16 @@ static int uuid_write(struct store_disk *disk, char *reason)
 	close(fd);
 	if (err == 0)
 		err = store_dir_sync(disk->dir);
-	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot write the file 'uuid.new'", err);
+	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "uuid.new", "cannot write", err);
+}
+
+int store_none(char *reason, const char *dir)
+{
+	store_refuse(reason, 0, "audit log '%s': there is none: a log has a file 'uuid', which is not there",
+			dir);
+	store_cure(reason, "name the folder of one with --state; to see where there are any, up to there",
+			"find \"$(dirname @)\" -maxdepth 3 -name uuid", dir, "");
+	return -ERR_NO_FILE;
 }
 
 int store_disk_lock(const char *dir, struct store_disk *disk, bool *in_use, char *reason)
@@ -251,7 +352,8 @@ int store_disk_lock(const char *dir, struct store_disk *disk, bool *in_use, char
 	*disk = (struct store_disk){.lock_fd = -1, .beacon_fd = -1};
 	int err = 0;
 	if (access(dir, F_OK) != 0)
-		return refuse_errno(reason, dir, "cannot read it", errno);
+		return errno == ENOENT ? store_none(reason, dir) : refuse_errno(reason, dir, "", "cannot read",
+				errno);
 	disk->dir = strdup(dir);
 	if (disk->dir == NULL)
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
@@ -259,7 +361,7 @@ int store_disk_lock(const char *dir, struct store_disk *disk, bool *in_use, char
 	if (err == 0)
 		err = uuid_read(disk, "uuid", reason);
 	if (err == -ENOENT)
-		err = store_refuse(reason, -ERR_NO_FILE, "audit log '%s': there is none", dir);
+		err = store_none(reason, dir);
 	if (err == 0)
 		err = lock_take(disk, reason);
 	/* Never a second time in the process that has it: LMDB does not bear that. */
@@ -284,18 +386,17 @@ static int standing_find(struct store_disk *disk, enum standing *out, bool *data
 	snprintf(path, sizeof path, "%s/data.mdb", disk->dir);
 	bool exists = lstat(path, &st) == 0;
 	if (exists && !S_ISREG(st.st_mode))
-		return store_refuse(reason, -ERR_BAD_FILE,
-			"audit log '%s': data.mdb is not a file; choose another state folder", disk->dir);
+		return store_cure_log(reason, disk->dir, store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': "
+				"data.mdb is not a file, and must be one", disk->dir));
 	*data = exists && st.st_size > 0;
 	int err = uuid_read(disk, "uuid", reason);
 	if (err == 0) {
 		*out = STANDING_MADE;
 		if (*data)
 			return 0;
-		return store_refuse(reason, -ERR_BAD_FILE,
-			"audit log '%s': data.mdb is %s, but the log was in use before; restore the folder "
-			"from a copy, or move it away to begin a new log", disk->dir,
-			exists ? "empty (0 bytes)" : "gone");
+		return store_cure_log(reason, disk->dir, store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': "
+				"data.mdb is %s, but the file 'uuid' says that the log was in use before", disk->dir, exists
+				? "empty (0 bytes)" : "gone"));
 	}
 	if (err != -ENOENT)
 		return err;
@@ -305,12 +406,14 @@ static int standing_find(struct store_disk *disk, enum standing *out, bool *data
 		return err;
 	int used = dir_used(disk->dir);
 	if (used < 0)
-		return refuse_errno(reason, disk->dir, "cannot list it", -used);
+		return refuse_errno(reason, disk->dir, "", "cannot list it", -used);
 	*out = STANDING_NONE;
 	if (used == 0)
 		return 0;
-	return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': the folder has files in it, but no "
-			    "log of ours (no file 'uuid'); choose another state folder", disk->dir);
+	/* A log that was restored in part. */
+	return exists ? store_cure_log(reason, disk->dir, store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': "
+			"the folder has a data.mdb, but no log of ours (no file 'uuid'), and must be empty, or a whole "
+			"log", disk->dir)) : refuse_foreign(reason, disk->dir);
 }
 
 /* Address space for what is there and as much again, or what was asked for. */
@@ -344,7 +447,7 @@ static int env_open(struct store_disk *disk, uint64_t map_bytes, char *reason)
 		rc = errno;
 	if (rc == 0)
 		rc = mdb_reader_check(disk->env, &dead);
-	return rc == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot open data.mdb", rc);
+	return rc == 0 ? 0 : refuse_errno(reason, disk->dir, "data.mdb", "cannot open", rc);
 }
 
 /* The three databases; where the log is new, with what they hold at first. */
@@ -384,8 +487,8 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 		int err = rc == 0 ? store_put_head(txn, disk, &disk->head, true) : 0;
 		if (err != 0) {
 			mdb_txn_abort(txn);
-			return store_refuse(reason, err, "audit log '%s': cannot write its head: %s",
-					    disk->dir, err_text(err));
+			return store_refuse_code(reason, disk->dir, err, "audit log '%s': cannot write its head: %s",
+					disk->dir, err_text(err));
 		}
 	}
 	if (rc != 0) {
@@ -393,7 +496,7 @@ static int tables_open(struct store_disk *disk, bool make, char *reason)
 	} else {
 		rc = mdb_txn_commit(txn);
 	}
-	return rc == 0 ? 0 : refuse_errno(reason, disk->dir, "cannot open its tables", rc);
+	return rc == 0 ? 0 : refuse_errno(reason, disk->dir, "data.mdb", "cannot open its tables in", rc);
 }
 
 static int made_seal(struct store_disk *disk, char *reason)
@@ -405,9 +508,9 @@ static int made_seal(struct store_disk *disk, char *reason)
 	if (code != 0)
 		return store_refuse(reason, store_code((int)code), "audit log: stopped by a test");
 	if (rename(from, to) != 0)
-		return refuse_errno(reason, disk->dir, "rename", errno);
+		return refuse_errno(reason, disk->dir, "uuid.new", "cannot rename", errno);
 	const int err = store_dir_sync(disk->dir);
-	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "fsync", err);
+	return err == 0 ? 0 : refuse_errno(reason, disk->dir, "", "fsync", err);
 }
 
 /* "uuid.new" first, then the environment, then "uuid": whatever the moment at which making a store
@@ -422,9 +525,8 @@ static int open_locked(const struct store_options *options, struct store_disk *d
 	if (data)
 		TRY(store_walk_child(disk->dir, options->map_bytes, disk, &found, reason));
 	if (standing == STANDING_MADE && found == STORE_EMPTY)
-		return store_refuse(reason, -ERR_BAD_FILE,
-			"audit log '%s': data.mdb has none of its tables, but the log was in use before; "
-			"restore the folder from a copy, or move it away to begin a new log", disk->dir);
+		return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': data.mdb has none of its tables, but "
+				"the file 'uuid' says that the log was in use before", disk->dir);
 	if (standing == STANDING_NONE) {
 		disk->schema = STORE_SCHEMA;
 		randombytes_buf(disk->uuid, STORE_UUID);
@@ -469,7 +571,7 @@ int store_disk_open(const struct store_options *options, struct store_disk *disk
 	if (err == 0)
 		err = lock_take(disk, reason);
 	if (err == 0)
-		err = open_locked(options, disk, reason);
+		err = store_cure_log(reason, disk->dir, open_locked(options, disk, reason));
 	if (err != 0)
 		store_disk_close(disk);
 	return err;

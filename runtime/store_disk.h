@@ -134,6 +134,15 @@ void store_disk_close(struct store_disk *disk);
 /* One line into reason (may be NULL); returns code. */
 __attribute__((format(printf, 3, 4)))
 int store_refuse(char *reason, int code, const char *format, ...);
+/* Appends what can be done about it, see cure.h; name: of a file in the folder, or "". store_cure_log: the
+   whole log is not what it must be, by the code, which it returns; nothing where the line has a command
+   already. */
+void store_cure(char *reason, const char *words, const char *command, const char *dir, const char *name);
+int store_cure_log(char *reason, const char *dir, int code);
+/* As store_refuse, of one of our codes, with what can be done about it in the folder. */
+__attribute__((format(printf, 4, 5)))
+int store_refuse_code(char *reason, const char *dir, int code, const char *format, ...);
+int store_none(char *reason, const char *dir); /* no log is there: refused */
 /* A code of LMDB or errno as one of ours, negative; store_code_of: 0 of 0. */
 int store_code(int lmdb_or_errno);
 int store_code_of(int lmdb_or_errno);

@@ -334,8 +334,8 @@ int store_flushes(const struct store_disk *disk, uint64_t *flushes, char *reason
 			memcpy(flushes, value.mv_data, sizeof *flushes);
 		mdb_txn_abort(txn);
 	}
-	return rc == 0 || rc == MDB_NOTFOUND ? 0 : store_refuse(reason, store_code(rc), "audit log: %s",
-								mdb_strerror(rc));
+	return rc == 0 || rc == MDB_NOTFOUND ? 0 : store_refuse_code(reason, disk->dir, store_code(rc), "audit "
+			"log: data.mdb cannot be read: %s", mdb_strerror(rc));
 }
 
 int store_meta_ids(MDB_txn *txn, const struct store_disk *disk, uint64_t ids[BEACON_SLOTS])

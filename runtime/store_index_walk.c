@@ -15,15 +15,14 @@ enum { BREATHE = 8 }; /* rows of one transaction beside a daemon: some milliseco
 
 static int refuse_row(char *reason, uint64_t first)
 {
-	return store_refuse(reason, -ERR_INTEGRITY,
-			    "audit log: the index from entry %llu on is damaged; restore the folder from a copy, or "
-			    "move it away to begin a new log", (unsigned long long)first);
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log: the index from entry %llu on is damaged: its "
+			"rows must be whole and in order", (unsigned long long)first);
 }
 
 static int refuse_mark(char *reason, uint64_t seq)
 {
 	return store_refuse(reason, -ERR_INTEGRITY, "audit log: the index does not say of entry %llu what the "
-			    "entry says: the log was changed; keep the folder for examination", (unsigned long long)seq);
+			"entry says: the log was changed", (unsigned long long)seq);
 }
 
 /* No table: of a version before it. */

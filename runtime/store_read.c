@@ -69,7 +69,8 @@ static int reader_begin(struct store_reader *r, char *reason)
 	r->first = segments_first(r->disk.dir, r->walk.archived.seq);
 	if (rc == 0)
 		reader_look_end(r);
-	return rc == 0 ? 0 : store_refuse(reason, store_code(rc), "audit log: %s", mdb_strerror(rc));
+	return rc == 0 ? 0 : store_refuse_code(reason, r->disk.dir, store_code(rc), "audit log: data.mdb cannot "
+			"be read: %s", mdb_strerror(rc));
 }
 
 int reader_open(const char *dir, bool unseen, struct store_reader **out, char *reason)
@@ -82,7 +83,7 @@ int reader_open(const char *dir, bool unseen, struct store_reader **out, char *r
 		return store_refuse(reason, -ERR_MEMORY, "audit log: no memory");
 	int err = store_disk_lock(dir, &r->disk, &r->live, reason);
 	if (err == 0)
-		err = reader_look(r, unseen, reason);
+		err = store_cure_log(reason, dir, reader_look(r, unseen, reason));
 	if (err != 0)
 		store_reader_close(&r);
 	*out = r;
@@ -357,14 +358,14 @@ int store_archive(const char *dir, uint64_t keep, uint64_t *moved, char *reason)
 	char path[3200];
 	snprintf(path, sizeof path, "%.3000s/uuid", dir);
 	if (stat(path, &st) != 0)
-		return store_refuse(reason, -ERR_NO_FILE, "audit log '%s': there is none", dir);
+		return store_none(reason, dir);
 	store_options_default(&options);
 	options.dir = dir;
 	TRY(store_disk_open(&options, &disk, reason, &warning));
 	const int err = archive_all(&disk, keep, moved);
 	if (err != 0)
-		store_refuse(reason, err, "audit log '%s': entry %llu could not be moved to the folder 'archive': %s",
-			     dir, (unsigned long long)disk.archived.seq + 1, err_text(err));
+		store_refuse_code(reason, dir, err, "audit log '%s': entry %llu could not be moved to the folder "
+				"'archive': %s", dir, (unsigned long long)disk.archived.seq + 1, err_text(err));
 	store_disk_close(&disk);
 	return err;
 }

@@ -16,6 +16,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "runtime/store_disk.h"
 #include "sched/check.h"
@@ -169,10 +170,25 @@ uint64_t vault_flushes(struct vault *vault)
 
 static int own_refuse(const char *dir, bool found, uint64_t number, uint64_t least, char *reason)
 {
-	return store_refuse(reason, -ERR_INTEGRITY, "audit log '%s': the file 'keys' is %s: its number is %llu, "
-		"and that of data.mdb %llu; without the keys no session can be read: restore the folder from one "
-		"copy, or move it away to begin a new log", dir, found ? "an older one" : "of another log",
-		(unsigned long long)number, (unsigned long long)least);
+	store_refuse(reason, 0, "audit log '%s': the file 'keys' is %s: its number is %llu, and that of "
+			"data.mdb %llu, which it must have at least; without the keys no session can be read", dir, found
+			? "an older one" : "of another log", (unsigned long long)number, (unsigned long long)least);
+	return store_cure_log(reason, dir, -ERR_INTEGRITY);
+}
+
+/* error: what open(2) said, or 0. Without its keys, or with what is none, the log is not whole. */
+static int keys_refuse(const char *dir, int code, int error, char *reason)
+{
+	char path[PATH_BYTES];
+	snprintf(path, sizeof path, "%.3000s/keys", dir);
+	store_refuse(reason, 0, "audit log '%s': the file 'keys' cannot be used: %s: it must be there, and be "
+			"this log's", dir, error != 0 ? strerror(error) : err_text(code));
+	if (error == ENOENT || error == ELOOP || error == EISDIR || code == -ERR_BAD_FILE)
+		return store_cure_log(reason, dir, -ERR_BAD_FILE), code;
+	if (reason != NULL)
+		cure_errno(reason, STORE_REASON_MAX, path, error != 0 ? error : code == -ERR_DISK_FULL ? ENOSPC :
+				EIO);
+	return code;
 }
 
 /* What the log's last transaction was written with must be there. */
@@ -214,8 +230,7 @@ int vault_check(const char *dir, const uint8_t own[VAULT_OWNER], uint64_t least,
 	snprintf(path, sizeof path, "%.3000s/keys", dir);
 	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
 	if (fd < 0)
-		return store_refuse(reason, store_code(errno), "audit log '%s': the file 'keys' cannot be used: %s",
-				    dir, strerror(errno));
+		return keys_refuse(dir, store_code(errno), errno, reason);
 	/* A slot that is just being written may be read in two halves. */
 	for (unsigned i = 0; i < 3 && !found; i++)
 		found = own_find(fd, own, &number);
@@ -236,11 +251,12 @@ int vault_open(const char *dir, uint32_t owners, const uint8_t own[VAULT_OWNER],
 	snprintf(path, sizeof path, "%.3000s/keys", dir);
 	v->own = OWN_NONE;
 	v->fd = open(path, O_RDWR | (least ? 0 : O_CREAT) | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
-	int code = v->fd < 0 ? store_code(errno) : file_fill(v);
+	const int error = errno;
+	int code = v->fd < 0 ? store_code(error) : file_fill(v);
 	if (code == 0)
 		code = slots_read(v);
 	if (code != 0) {
-		store_refuse(reason, code, "audit log '%s': the file 'keys' cannot be used: %s", dir, err_text(code));
+		keys_refuse(dir, code, v->fd < 0 ? error : 0, reason);
 		vault_close(&v);
 		return code;
 	}

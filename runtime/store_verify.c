@@ -3,6 +3,7 @@
  */
 #include "config.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "runtime/store_anchor.h"
@@ -16,11 +17,24 @@ struct check {
 	struct anchor_line line;
 	bool more;
 	struct store_verified *out;
+	const struct store_verify *what;
+	const uint8_t *uuid;
 };
 
 static void check_next(struct check *c)
 {
 	c->more = anchor_reader_next(c->reader, &c->line, &c->out->torn);
+}
+
+static int refuse_key(const struct check *c, uint32_t series, char *reason)
+{
+	char end[32];
+	snprintf(end, sizeof end, "%u.key", series);
+	store_refuse(reason, 0, "audit log: the file of the first key of series %u of its anchors is of another "
+			"log, and must be this log's", series);
+	anchor_cure(reason, "put the right one in its place, or, to set it aside", "mv @ ^", c->what->key_dir !=
+			NULL ? c->what->key_dir : c->what->anchor_dir, c->uuid, end);
+	return -ERR_INTEGRITY;
 }
 
 static int check_entry(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], char *reason)
@@ -29,22 +43,20 @@ static int check_entry(void *arg, uint64_t seq, const uint8_t hash[STORE_HASH], 
 	while (c->more && c->line.seq <= seq) {
 		const struct anchor_line *l = &c->line;
 		if (l->key_other)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the file of the first key of series %u "
-					    "of its anchors is of another log: put the right one in its place, or move it "
-					    "away", l->series);
-		if (l->signed_wrong)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: the anchor of entry %llu is not signed "
-					    "with its key: the anchors were changed; compare with another copy of them",
-					    (unsigned long long)l->seq);
-		if (l->gap)
-			return store_refuse(reason, -ERR_INTEGRITY, "audit log: an anchor before that of entry %llu is "
-					    "gone: the anchors were changed; compare with another copy of them",
-					    (unsigned long long)l->seq);
+			return refuse_key(c, l->series, reason);
+		if (l->signed_wrong || l->gap) {
+			store_refuse(reason, 0, "audit log: %s entry %llu is %s: the anchors were changed",
+				     l->signed_wrong ? "the anchor of" : "an anchor before that of",
+				     (unsigned long long)l->seq,
+				     l->signed_wrong ? "not signed with its key, as it must" : "gone");
+			anchor_cure(reason, "compare with another copy of them; for its sum", "sha256sum @",
+					c->what->anchor_dir, c->uuid, "anchors");
+			return -ERR_INTEGRITY;
+		}
 		if (l->seq == seq && memcmp(hash, l->hash, STORE_HASH) != 0)
 			return store_refuse(reason, -ERR_INTEGRITY, "audit log: entry %llu: it is not the one that was "
-					    "anchored: the log was written anew between entry %llu and this one; keep the "
-					    "folder for examination", (unsigned long long)seq,
-					    (unsigned long long)c->out->anchored);
+					"anchored: the log was written anew between entry %llu and this one",
+					(unsigned long long)seq, (unsigned long long)c->out->anchored);
 		c->out->anchors++;
 		c->out->signed_right += l->signed_right;
 		if (l->seq == seq)
@@ -60,17 +72,21 @@ static int check_rest(struct check *c, const struct store_reader *r, char *reaso
 {
 	if (c->reader == NULL || !c->more || (r->live && c->line.boot == r->walk.head.boot))
 		return 0;
-	return store_refuse(reason, -ERR_INTEGRITY, "audit log: ends at entry %llu, but entry %llu was anchored: "
-			    "its end was cut off, or an old copy was put in its place; restore the newer copy",
-			    (unsigned long long)r->walk.head.seq, (unsigned long long)c->line.seq);
+	store_refuse(reason, 0, "audit log: ends at entry %llu, but entry %llu was anchored: its end was cut "
+			"off, or an old copy was put in its place", (unsigned long long)r->walk.head.seq,
+			(unsigned long long)c->line.seq);
+	anchor_cure(reason, "restore the newer copy, or, to go on from here without the anchors of before", "mv "
+			"@ ^", c->what->anchor_dir, c->uuid, "anchors");
+	return -ERR_INTEGRITY;
 }
 
 int store_verify_all(const struct store_verify *what, struct store_verified *out, char *reason)
 {
 	struct store_reader *r;
-	struct check check = {.out = out};
+	struct check check = {.out = out, .what = what};
 	*out = (struct store_verified){0};
 	TRY(reader_open(what->dir, false, &r, reason));
+	check.uuid = r->disk.uuid;
 	/* Files that a start would refuse, by their names. */
 	int err = beacon_check(&r->disk, reason);
 	if (err == 0) {
@@ -99,6 +115,7 @@ int store_verify_all(const struct store_verify *what, struct store_verified *out
 	out->archived = r->walk.archived.seq;
 	out->boot = r->walk.head.boot;
 	out->clean = r->walk.clean;
+	(void)store_cure_log(reason, what->dir, err);
 	anchor_reader_close(&check.reader);
 	store_reader_close(&r);
 	return err;

@@ -27,17 +27,15 @@ enum {
 
 static int refuse_file(char *reason, const char *what, int rc)
 {
-	return store_refuse(reason, rc == 0 ? -ERR_BAD_FILE : store_code(rc),
-			    "audit log: data.mdb is damaged: %s%s%s; restore the folder from a copy, or move "
-			    "it away to begin a new log", what, rc == 0 ? "" : ": ",
-			    rc == 0 ? "" : mdb_strerror(rc));
+	return store_refuse(reason, rc == 0 ? -ERR_BAD_FILE : store_code(rc), "audit log: data.mdb is damaged: "
+			"%s%s%s; it must be as the last commit left it", what, rc == 0 ? "" : ": ", rc == 0 ? "" :
+			mdb_strerror(rc));
 }
 
 static int refuse_chain(char *reason, const char *what, uint64_t seq)
 {
-	return store_refuse(reason, -ERR_INTEGRITY,
-			    "audit log: entry %llu: %s: the log was changed; keep the folder for "
-			    "examination, and move it away to begin a new log", (unsigned long long)seq, what);
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log: entry %llu: %s, as it must: the log was changed",
+			(unsigned long long)seq, what);
 }
 
 /* The free list is LMDB's own, and what it says is believed at each write. */
@@ -172,9 +170,8 @@ static int walk_names(MDB_txn *txn, unsigned *count, char *reason)
 	mdb_cursor_close(cursor);
 	if (rc == MDB_NOTFOUND && (*count == 0 || ours_count == 3))
 		return 0;
-	return store_refuse(reason, -ERR_UNSUPPORTED,
-			    "audit log: data.mdb has other tables than this program's; use the program that "
-			    "made it, or choose another state folder");
+	return store_refuse(reason, -ERR_UNSUPPORTED, "audit log: data.mdb has other tables than this "
+			"program's, which must be there and no others");
 }
 
 static int meta_get(MDB_txn *txn, MDB_dbi meta, const char *name, void *out, size_t bytes)
@@ -198,16 +195,15 @@ static int walk_meta(MDB_txn *txn, const uint8_t uuid[STORE_UUID], struct store_
 	if (rc == 0)
 		rc = meta_get(txn, meta, "schema", &schema, sizeof schema);
 	if (rc == 0 && (schema < STORE_SCHEMA_FIRST || schema > STORE_SCHEMA))
-		return store_refuse(reason, -ERR_UNSUPPORTED,
-			"audit log: data.mdb is of version %u, this program reads version %d; use the program "
-			"that made it, or choose another state folder", schema, STORE_SCHEMA);
+		return store_refuse(reason, -ERR_UNSUPPORTED, "audit log: data.mdb is of version %u, this program "
+				"reads version %d, and brings those from %d on forward", schema, STORE_SCHEMA,
+				STORE_SCHEMA_FIRST);
 	out->schema = schema;
 	if (rc == 0)
 		rc = meta_get(txn, meta, "uuid", found, sizeof found);
 	if (rc == 0 && memcmp(found, uuid, sizeof found) != 0)
-		return store_refuse(reason, -ERR_INTEGRITY,
-			"audit log: data.mdb and the file 'uuid' are of two different logs; restore the "
-			"folder from one copy");
+		return store_refuse(reason, -ERR_INTEGRITY, "audit log: data.mdb and the file 'uuid' are of two "
+				"different logs, and must be of one");
 	if (rc == 0)
 		rc = meta_get(txn, meta, "head", &out->head, sizeof out->head);
 	if (rc == 0)
@@ -308,10 +304,9 @@ static int walk_own(MDB_txn *txn, bool live, struct store_walk *out, char *reaso
 		return 0;
 	if (rc != 0)
 		return refuse_file(reason, "the owners' table is not whole", rc == MDB_NOTFOUND ? 0 : rc);
-	return store_refuse(reason, -ERR_INTEGRITY,
-			    "audit log: the owners of page %llu of group %u and those behind it are damaged; restore "
-			    "the folder from a copy, or move it away to begin a new log",
-			    (unsigned long long)(number & 0xffffffffffff), (unsigned)(number >> 48 & 0xff));
+	return store_refuse(reason, -ERR_INTEGRITY, "audit log: the owners of page %llu of group %u and those "
+			"behind it are damaged: their sum is not what it must be", (unsigned long long)(number &
+			0xffffffffffff), (unsigned)(number >> 48 & 0xff));
 }
 
 static const char *entry_words(int code)
@@ -613,10 +608,9 @@ int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_dis
 	while (waitpid(pid, &status, 0) < 0 && errno == EINTR)
 		;
 	if (n != (ssize_t)sizeof verdict)
-		return store_refuse(reason, -ERR_BAD_FILE,
-			"audit log '%s': data.mdb is damaged: reading it ended a child process (signal %d); "
-			"restore the folder from a copy, or move it away to begin a new log", dir,
-			WIFSIGNALED(status) ? WTERMSIG(status) : 0);
+		return store_refuse(reason, -ERR_BAD_FILE, "audit log '%s': data.mdb is damaged: reading it ended a "
+				"child process (signal %d), and must end in its head", dir, WIFSIGNALED(status) ?
+				WTERMSIG(status) : 0);
 	verdict.reason[sizeof verdict.reason - 1] = 0;
 	*found = verdict.found;
 	if (verdict.err != 0)

@@ -20,6 +20,7 @@
 #include <sys/statvfs.h>
 #include <unistd.h>
 
+#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "sched/check.h"
 
@@ -61,6 +62,25 @@ static uint64_t block_up(uint64_t bytes)
 	return (bytes + TIER_BLOCK - 1) / TIER_BLOCK * TIER_BLOCK;
 }
 
+static int code_of(int error)
+{
+	return error == ENOSPC || error == EDQUOT || error == EFBIG ? -ERR_DISK_FULL
+	       : error == EACCES || error == EPERM || error == EROFS ? -ERR_PERMISSION : -ERR_IO;
+}
+
+static int refuse_aside(char *reason, int code, const char *path)
+{
+	cure_add(reason, TIER_REASON_MAX, "to set it aside and begin a new one", "mv @ ^", path);
+	return code;
+}
+
+static int refuse_errno(char *reason, int error, const char *path)
+{
+	snprintf(reason, TIER_REASON_MAX, "disk tier '%.300s': cannot be used: %s", path, strerror(error));
+	cure_errno(reason, TIER_REASON_MAX, path, error);
+	return code_of(error);
+}
+
 __attribute__((format(printf, 3, 4)))
 static int refuse(char *reason, int code, const char *format, ...)
 {
@@ -69,12 +89,6 @@ static int refuse(char *reason, int code, const char *format, ...)
 	vsnprintf(reason, TIER_REASON_MAX, format, args);
 	va_end(args);
 	return code;
-}
-
-static int code_of(int error)
-{
-	return error == ENOSPC || error == EDQUOT || error == EFBIG ? -ERR_DISK_FULL
-	       : error == EACCES || error == EPERM || error == EROFS ? -ERR_PERMISSION : -ERR_IO;
 }
 
 static int write_all(int fd, const void *bytes, size_t count, uint64_t at)
@@ -147,7 +161,7 @@ static int file_whole(struct tier *t, uint64_t size, const char *path, char *rea
 		     "missing is void", path, (unsigned long long)size, (unsigned long long)t->bytes);
 	if (ftruncate(t->fd, (off_t)t->bytes) == 0)
 		return 0;
-	return refuse(reason, code_of(errno), "disk tier '%.300s': %s", path, strerror(errno));
+	return refuse_errno(reason, errno, path);
 }
 
 /* Its first block is zeros, as far as it goes: what a power cut leaves of one that had no head yet. */
@@ -165,24 +179,30 @@ static int file_take(struct tier *t, const char *path, char *reason, const char 
 	struct tier_head wanted, found;
 	struct stat st;
 	if (fstat(t->fd, &st) != 0)
-		return refuse(reason, -ERR_IO, "disk tier '%.300s': %s", path, strerror(errno));
+		return refuse_errno(reason, errno, path);
 	if (!S_ISREG(st.st_mode))
-		return refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is not a file; move it away", path);
-	if (flock(t->fd, LOCK_EX | LOCK_NB) != 0)
-		return refuse(reason, -ERR_IN_USE, "disk tier '%.300s': is in use by another process", path);
+		return refuse_aside(reason, refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is not a file, and "
+				"must be one", path), path);
+	if (flock(t->fd, LOCK_EX | LOCK_NB) != 0) {
+		(void)refuse(reason, 0, "disk tier '%.300s': is in use by another process, and must be by none",
+				path);
+		cure_add(reason, TIER_REASON_MAX, "name another folder with --disk-dir; to see which it is", "fuser "
+				"-v @", path);
+		return -ERR_IN_USE;
+	}
 	memset(&found, 0, sizeof found);
 	head_make(&t->options, &wanted);
 	int err = st.st_size == 0 ? -ERR_NOT_FOUND : read_all(t->fd, &found, sizeof found, 0);
 	if (err == -ERR_IO)
-		return refuse(reason, err, "disk tier '%.300s': cannot be read", path);
+		return refuse_errno(reason, EIO, path);
 	/* A file that was cut off before its head was whole is ours only if it has nothing else. */
 	const bool bare = st.st_size > 0 && file_bare(t, (uint64_t)st.st_size);
 	if (st.st_size > 0 && !bare && memcmp(found.magic, tier_magic, sizeof found.magic) != 0)
-		return refuse(reason, -ERR_BAD_FILE,
-			"disk tier '%.300s': is not one of ours; move it away", path);
+		return refuse_aside(reason, refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is not one of ours, "
+				"which begins with 'holdfast pages'", path), path);
 	if (err == 0 && !bare && found.version != wanted.version)
-		return refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is of version %u, and this program's is "
-			"%u; move it away", path, found.version, wanted.version);
+		return refuse_aside(reason, refuse(reason, -ERR_BAD_FILE, "disk tier '%.300s': is of version %u, "
+				"and this program's is %u", path, found.version, wanted.version), path);
 	if (err == 0 && memcmp(&found, &wanted, sizeof found) == 0)
 		return file_whole(t, (uint64_t)st.st_size, path, reason, warning);
 	if (st.st_size > 0)
@@ -191,7 +211,12 @@ static int file_take(struct tier *t, const char *path, char *reason, const char 
 				   ? "the disk tier belongs to another store: its pages are void"
 				   : "the disk tier has other sizes than asked for: its pages are void";
 	err = file_begin(t, &wanted);
-	return err == 0 ? 0 : refuse(reason, err, "disk tier '%.300s': %s", path, err_text(err));
+	if (err == 0)
+		return 0;
+	(void)refuse(reason, 0, "disk tier '%.300s': cannot be begun: %s", path, err_text(err));
+	cure_errno(reason, TIER_REASON_MAX, path, err == -ERR_DISK_FULL ? ENOSPC : err == -ERR_PERMISSION ?
+			EACCES : EIO);
+	return err;
 }
 
 static int options_check(const struct tier_options *o, char *reason)
@@ -234,8 +259,7 @@ int tier_open(const struct tier_options *options, struct tier **out, char *reaso
 	t->fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK, 0600);
 	int err = 0;
 	if (t->fd < 0)
-		err = refuse(reason, code_of(errno), "disk tier '%.300s': %s", path,
-			     errno == ELOOP ? "is a link; move it away" : strerror(errno));
+		err = refuse_errno(reason, errno, path);
 	if (err == 0)
 		err = file_take(t, path, reason, warning);
 	if (err != 0)

@@ -18,7 +18,7 @@
 
 #include <stdint.h>
 
-enum { TIER_REASON_MAX = 400, TIER_GROUP_MAX = 4 };
+enum { TIER_REASON_MAX = 2048, TIER_GROUP_MAX = 4 };
 
 struct tier_proof {
 	uint8_t model[16];   /* hash of the model file */

@@ -253,6 +253,21 @@ static int opens_as(const struct tier_options *o)
 	return err;
 }
 
+/* The command that the refusal names is run as it stands; then the tier opens,
+	and what lay there is beside. */
+static void set_aside(const struct tier_options *o, const char *found)
+{
+	char aside[128];
+	const char *command = strstr(reason, ", run: mv '");
+	snprintf(aside, sizeof aside, "%s.aside", file_path());
+	REQUIRE(strstr(reason, found) != NULL && command != NULL);
+	EXPECT(system(command + 7) == 0);
+	EXPECT_EQ(opens_as(o), 0);
+	EXPECT(access(aside, F_OK) == 0 || readlink(aside, (char[8]){0}, 8) > 0);
+	unlink(aside);
+	unlink(file_path());
+}
+
 static void other_files(void)
 {
 	struct tier *t;
@@ -285,12 +300,19 @@ static void other_files(void)
 	struct stat st;
 	EXPECT_EQ(stat(file_path(), &st), 0);
 	EXPECT_EQ(st.st_size, 41);
-	unlink(file_path());
+	set_aside(&o, "begins with 'holdfast pages'");
+	EXPECT_EQ(opens_as(&o), 0);
+	const uint32_t other = 9;
+	const int fd = open(file_path(), O_WRONLY);
+	EXPECT(fd >= 0 && pwrite(fd, &other, sizeof other, 16) == sizeof other && close(fd) == 0);
+	EXPECT_EQ(opens_as(&o), -ERR_BAD_FILE);
+	set_aside(&o, "is of version 9, and this program's is 1");
 	EXPECT_EQ(symlink("/etc/passwd", file_path()), 0);
 	EXPECT(opens_as(&o) != 0 && strstr(reason, "link"));
-	unlink(file_path());
+	set_aside(&o, "no link");
 	EXPECT_EQ(mkfifo(file_path(), 0600), 0);
 	EXPECT_EQ(opens_as(&o), -ERR_BAD_FILE);
+	set_aside(&o, "must be one");
 	o.group_count = 5;
 	EXPECT_EQ(opens_as(&o), -ERR_OUT_OF_RANGE);
 	folder_drop();
