@@ -78,6 +78,9 @@ void keep_settle(struct daemon *d)
 	if (!store_anchors_end(d->store))
 		log_say(LOG_ERROR, "%.400s does not answer: the last entries of the log are not anchored",
 			d->options.anchor);
+	if (!store_archive_end(d->store))
+		log_say(LOG_ERROR, "%.400s/archive does not answer: the entries that were on their way there are "
+			"in the log", d->options.state);
 }
 
 bool keep_stalled(const struct daemon *d)
@@ -111,6 +114,9 @@ void keep_say(struct daemon *d)
 	if (archive && d->told.archive != archive)
 		log_say(LOG_ERROR, "old entries of the audit log cannot be moved to %.400s/archive: %s",
 			d->options.state, err_text(archive));
+	else if (!archive && d->told.archive)
+		log_say(LOG_NOTICE, "old entries of the audit log are moved to %.400s/archive again",
+			d->options.state);
 	if (reader && d->told.reader != reader)
 		log_say(LOG_ERROR, "process %u reads the audit log and does not go on: the log grows while it "
 			"stays", reader);

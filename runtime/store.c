@@ -131,6 +131,12 @@ static void second_put(void *arg)
 	store_announce(s); /* always: that it was silent may have been said meanwhile */
 }
 
+/* The third's. */
+static void third_work(void *arg)
+{
+	archive_work(arg);
+}
+
 /* In this order: nothing is written before the anchors agreed with what is there. */
 static int parts_open(struct store *s, const struct store_options *options, char *reason,
 		      const char **warning)
@@ -146,6 +152,8 @@ static int parts_open(struct store *s, const struct store_options *options, char
 	const uint64_t marks = options->ring_records * 2ull * INDEX_RECORD;
 	TRY(vault_open(options->dir, options->owners, s->disk.uuid, flushes, &s->vault, reason));
 	int err = archive_open(&s->archive, &s->disk);
+	if (err == 0)
+		err = aside_open(&s->third, third_work, &s->archive);
 	atomic_store(&s->archived, s->disk.archived.seq);
 	if (err == 0)
 		err = index_open(&s->index, &s->disk, (uint32_t)(marks < MARKS_ROOM_MAX ? marks : MARKS_ROOM_MAX));
@@ -192,6 +200,7 @@ int store_open(const struct store_options *options, struct store **out, char *re
 	s->options.dir = s->options.anchor_dir = s->options.config = NULL;
 	if (err != 0) {
 		(void)aside_close(&s->second);
+		(void)aside_close(&s->third);
 		store_free(s);
 		return err;
 	}
@@ -218,16 +227,28 @@ bool store_anchors_end(struct store *s)
 	return !s->second_left;
 }
 
+/* A move that is cut off is taken up again. */
+bool store_archive_end(struct store *s)
+{
+	CHECK(s->settled);
+	if (!s->third_left && s->third.started) {
+		(void)aside_wait(&s->third, SECOND_WAIT_MS);
+		s->third_left = !aside_close(&s->third);
+	}
+	return !s->third_left;
+}
+
 int store_close(struct store **store)
 {
-	static struct store *left_behind; /* the second place's thread may still come back to it */
+	static struct store *left_behind; /* a thread of another place may still come back to it */
 	struct store *s = *store;
 	if (s == NULL)
 		return 0;
 	*store = NULL;
 	store_settle(s, 0);
 	const int err = atomic_load(&s->failed);
-	if (store_anchors_end(s)) {
+	const bool anchors = store_anchors_end(s);
+	if (store_archive_end(s) && anchors) {
 		store_free(s);
 		return err;
 	}

@@ -132,6 +132,8 @@ int store_open(const struct store_options *options, struct store **out, char *re
 bool store_settle(struct store *store, uint32_t ms);
 /* The last anchor. False: the second place does not answer within five seconds; it is left to itself. */
 bool store_anchors_end(struct store *store);
+/* The same of the folder of segments. */
+bool store_archive_end(struct store *store);
 /* Writes what is in the ring and a shutdown record, then closes. 0, or the error that the writer
    met. */
 int store_close(struct store **store);

@@ -1,5 +1,5 @@
 /*
- * The moving of old entries into segments, and the reading of segments.
+ * The moving of old entries into segments.
  */
 #include "config.h"
 
@@ -14,41 +14,10 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "runtime/cure.h"
 #include "runtime/fault.h"
 #include "sched/check.h"
 
-enum { COPY_MAX = 512, DROP_MAX = 4096, PATH_BYTES = 3200, ENTRY_MARK_BYTES = 8448 };
-static const uint64_t segment_bytes_max =
-	(uint64_t)ARCHIVE_SEGMENT * (STORE_VALUE_MAX + 12 + ENTRY_MARK_BYTES) + 4096;
-
-struct segment_head {
-	char magic[8];
-	uint8_t uuid[STORE_UUID], before[STORE_HASH];
-	uint64_t first, last;
-};
-_Static_assert(sizeof(struct segment_head) == 72, "no holes in what is written");
-static const char magic[8] = "hfseg 1";
-
-static void segment_path(char out[PATH_BYTES], const char *dir, uint64_t first, uint64_t last,
-			 const char *end)
-{
-	snprintf(out, PATH_BYTES, "%.3000s/archive/%020llu-%020llu.%s", dir, (unsigned long long)first,
-		 (unsigned long long)last, end);
-}
-
-static bool segment_name(const char *name, const char *end, uint64_t *first, uint64_t *last)
-{
-	unsigned long long a, b;
-	char tail[8];
-	if (strlen(name) != 20 + 1 + 20 + 1 + strlen(end) ||
-	    sscanf(name, "%20llu-%20llu.%7s", &a, &b, tail) != 3 || strcmp(tail, end) != 0 || a == 0 || b < a)
-		return false;
-	*first = a;
-	*last = b;
-	return true;
-}
-
+enum { COPY_MAX = 512, DROP_MAX = 4096, PATH_BYTES = SEGMENT_PATH };
 static int folder_sync(const char *dir)
 {
 	char path[PATH_BYTES];
@@ -60,7 +29,8 @@ int archive_open(struct store_archive *archive, const struct store_disk *disk)
 {
 	char path[PATH_BYTES];
 	uint64_t first, last;
-	*archive = (struct store_archive){.fd = -1};
+	*archive = (struct store_archive){.fd = -1, .dir = strdup(disk->dir)};
+	memcpy(archive->uuid, disk->uuid, STORE_UUID);
 	snprintf(path, sizeof path, "%.3000s/archive", disk->dir);
 	DIR *dir = opendir(path);
 	for (struct dirent *e; dir != NULL && (e = readdir(dir)) != NULL;) {
@@ -72,20 +42,19 @@ int archive_open(struct store_archive *archive, const struct store_disk *disk)
 	if (dir != NULL)
 		closedir(dir);
 	archive->place = malloc(ARCHIVE_SEGMENT * sizeof *archive->place);
-	return archive->place != NULL ? 0 : -ERR_MEMORY;
+	return archive->place != NULL && archive->dir != NULL ? 0 : -ERR_MEMORY;
 }
 
-static void move_end(struct store_archive *a, const struct store_disk *disk, bool failed)
+/* A part that will not be whole. */
+static void part_drop(struct store_archive *a)
 {
 	char path[PATH_BYTES];
-	if (a->fd >= 0)
-		close(a->fd);
-	if (failed && a->state == ARCHIVE_COPY) {
-		segment_path(path, disk->dir, a->first, a->last, "part");
-		unlink(path);
-	}
+	if (a->fd < 0)
+		return;
+	close(a->fd);
 	a->fd = -1;
-	a->state = ARCHIVE_IDLE;
+	segment_path(path, a->dir, a->part[0], a->part[1], "part");
+	unlink(path);
 }
 
 void archive_close(struct store_archive *archive)
@@ -93,23 +62,45 @@ void archive_close(struct store_archive *archive)
 	if (archive->fd >= 0)
 		close(archive->fd);
 	free(archive->place);
+	free(archive->held);
+	free(archive->dir);
 	*archive = (struct store_archive){.fd = -1};
 }
 
+/* Into memory: the log is not read while the file is written. */
 static int file_put(struct store_archive *a, const void *bytes, size_t count)
 {
-	const long code = fault_pass(FAULT_SEGMENT);
-	if (code != 0)
-		return store_code((int)code);
-	for (size_t done = 0; done < count;) {
-		const ssize_t n = write(a->fd, (const uint8_t *)bytes + done, count - done);
+	if (a->held_bytes + count > a->held_room) {
+		const uint64_t room = (a->held_bytes + count) * 2;
+		uint8_t *held = realloc(a->held, room);
+		if (held == NULL)
+			return -ERR_MEMORY;
+		a->held = held;
+		a->held_room = room;
+	}
+	memcpy(a->held + a->held_bytes, bytes, count);
+	a->held_bytes += count;
+	a->bytes += count;
+	a->puts++;
+	return 0;
+}
+
+static int held_write(struct store_archive *a)
+{
+	for (; a->puts > 0; a->puts--) {
+		const long code = fault_pass(FAULT_SEGMENT);
+		if (code != 0)
+			return store_code((int)code);
+	}
+	for (uint64_t done = 0; done < a->held_bytes;) {
+		const ssize_t n = write(a->fd, a->held + done, a->held_bytes - done);
 		if (n < 0 && errno == EINTR)
 			continue;
 		if (n <= 0)
 			return n < 0 ? store_code(errno) : -ERR_DISK_FULL;
-		done += (size_t)n;
+		done += (uint64_t)n;
 	}
-	a->bytes += count;
+	a->held_bytes = 0;
 	return 0;
 }
 
@@ -128,10 +119,10 @@ static int segment_check(const struct segment *s, uint8_t hash[STORE_HASH])
 
 /* A segment that has the entry already: the move before was cut off in its dropping. -ERR_NOT_FOUND:
    none. */
-static int move_resumes(struct store_archive *a, const struct store_disk *disk, uint64_t first)
+static int move_resumes(struct store_archive *a)
 {
 	struct segment segment;
-	TRY(segment_open(disk->dir, disk->uuid, first, &segment));
+	TRY(segment_open(a->dir, a->uuid, a->first, &segment));
 	const int code = segment_check(&segment, a->hash);
 	a->first = segment.first;
 	a->last = segment.last;
@@ -139,40 +130,47 @@ static int move_resumes(struct store_archive *a, const struct store_disk *disk, 
 	return code;
 }
 
-int archive_begin(struct store_archive *archive, const struct store_disk *disk, uint64_t last)
+void archive_begin(struct store_archive *archive, const struct store_disk *disk, uint64_t last)
 {
-	char path[PATH_BYTES];
 	const uint64_t first = disk->archived.seq + 1;
 	CHECK(archive->state == ARCHIVE_IDLE);
 	CHECK(last >= first);
-	snprintf(path, sizeof path, "%.3000s/archive", disk->dir);
-	if (mkdir(path, 0700) == 0)
-		TRY(store_code_of(store_dir_sync(disk->dir)));
-	else if (errno != EEXIST)
-		return store_code(errno);
-	const int found = move_resumes(archive, disk, first);
-	if (found == 0)
-		archive->state = ARCHIVE_DROP;
-	if (found != -ERR_NOT_FOUND)
-		return found;
 	archive->first = archive->next = first;
 	archive->last = last - first < ARCHIVE_SEGMENT ? last : first + ARCHIVE_SEGMENT - 1;
-	archive->bytes = 0;
-	segment_path(path, disk->dir, archive->first, archive->last, "part");
-	unlink(path);
-	archive->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
-	if (archive->fd < 0)
+	archive->bytes = archive->held_bytes = archive->puts = 0;
+	memcpy(archive->before, disk->archived.hash, sizeof archive->before);
+	memcpy(archive->hash, archive->before, sizeof archive->hash);
+	archive->state = ARCHIVE_BEGIN;
+	archive->works = true;
+	archive->resumed = false;
+}
+
+static int part_begin(struct store_archive *a)
+{
+	char path[PATH_BYTES];
+	part_drop(a); /* of a move that the log itself gave up */
+	snprintf(path, sizeof path, "%.3000s/archive", a->dir);
+	if (mkdir(path, 0700) == 0)
+		TRY(store_code_of(store_dir_sync(a->dir)));
+	else if (errno != EEXIST)
 		return store_code(errno);
-	archive->state = ARCHIVE_COPY;
-	struct segment_head head = {.first = archive->first, .last = archive->last};
-	memcpy(head.magic, magic, sizeof head.magic);
-	memcpy(head.uuid, disk->uuid, sizeof head.uuid);
-	memcpy(head.before, disk->archived.hash, sizeof head.before);
-	memcpy(archive->hash, disk->archived.hash, sizeof archive->hash);
-	const int code = file_put(archive, &head, sizeof head);
-	if (code != 0)
-		move_end(archive, disk, true);
-	return code;
+	const int found = move_resumes(a);
+	a->resumed = found == 0;
+	if (found != -ERR_NOT_FOUND)
+		return found;
+	segment_path(path, a->dir, a->first, a->last, "part");
+	unlink(path);
+	a->fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
+	if (a->fd < 0)
+		return store_code(errno);
+	a->part[0] = a->first;
+	a->part[1] = a->last;
+	struct segment_head head = {.first = a->first, .last = a->last};
+	memcpy(head.magic, segment_magic, sizeof head.magic);
+	memcpy(head.uuid, a->uuid, sizeof head.uuid);
+	memcpy(head.before, a->before, sizeof head.before);
+	TRY(file_put(a, &head, sizeof head));
+	return held_write(a);
 }
 
 /* Entries are moved only as what they were: each is hashed on its way. */
@@ -250,25 +248,24 @@ static int rows_drop(MDB_txn *txn, const struct store_disk *disk, uint64_t last)
 	return rc == MDB_NOTFOUND ? 0 : rc;
 }
 
-static int file_seal(struct store_archive *a, const struct store_disk *disk)
+static int file_seal(struct store_archive *a)
 {
 	char from[PATH_BYTES], to[PATH_BYTES];
-	const uint64_t count = a->last - a->first + 1;
 	struct segment segment;
 	uint8_t hash[STORE_HASH];
-	TRY(rows_copy(a, disk));
-	TRY(file_put(a, a->place, count * sizeof *a->place));
-	TRY(file_put(a, &count, sizeof count));
+	TRY(held_write(a));
 	if (fdatasync(a->fd) != 0)
 		return store_code(errno);
-	segment_path(from, disk->dir, a->first, a->last, "part");
-	segment_path(to, disk->dir, a->first, a->last, "seg");
+	segment_path(from, a->dir, a->first, a->last, "part");
+	segment_path(to, a->dir, a->first, a->last, "seg");
 	if (rename(from, to) != 0)
 		return store_code(errno);
-	int code = folder_sync(disk->dir);
+	close(a->fd);
+	a->fd = -1;
+	int code = folder_sync(a->dir);
 	/* What was meant to be written is not what counts, but what is there. */
 	if (code == 0)
-		code = segment_open(disk->dir, disk->uuid, a->first, &segment);
+		code = segment_open(a->dir, a->uuid, a->first, &segment);
 	if (code == 0) {
 		code = segment_check(&segment, hash);
 		segment_close(&segment);
@@ -278,6 +275,16 @@ static int file_seal(struct store_archive *a, const struct store_disk *disk)
 	if (code != 0)
 		unlink(to);
 	return code;
+}
+
+void archive_work(struct store_archive *archive)
+{
+	if (!archive->works)
+		return;
+	archive->code = archive->state == ARCHIVE_BEGIN ? part_begin(archive) :
+			archive->state == ARCHIVE_SEAL ? file_seal(archive) : held_write(archive);
+	if (archive->code != 0)
+		part_drop(archive);
 }
 
 static int drop_some(struct store_archive *a, struct store_disk *disk, struct store_head *head, bool clean,
@@ -330,29 +337,47 @@ static int drop_some(struct store_archive *a, struct store_disk *disk, struct st
 	return 0;
 }
 
+/* Reads the next entries of the log, and behind the last of them what a segment ends in. */
+static int copy_next(struct store_archive *a, const struct store_disk *disk)
+{
+	const uint64_t count = a->last - a->first + 1;
+	TRY(copy_some(a, disk));
+	a->works = true;
+	if (a->next <= a->last)
+		return 0;
+	a->state = ARCHIVE_SEAL;
+	TRY(rows_copy(a, disk));
+	TRY(file_put(a, a->place, count * sizeof *a->place));
+	return file_put(a, &count, sizeof count);
+}
+
+/* What the work of the step before came to. */
+static int work_take(struct store_archive *a)
+{
+	if (!a->works)
+		return 0;
+	a->works = false;
+	if (a->code != 0)
+		return a->code;
+	a->state = a->state == ARCHIVE_SEAL || a->resumed ? ARCHIVE_DROP : ARCHIVE_COPY;
+	return 0;
+}
+
 int archive_step(struct store_archive *archive, struct store_disk *disk, struct store_head *head, bool clean,
 		 bool *over)
 {
-	int code = 0;
 	*over = false;
 	CHECK(archive->state != ARCHIVE_IDLE);
-	if (archive->state == ARCHIVE_DROP) {
-		code = drop_some(archive, disk, head, clean, over);
-	} else {
-		code = copy_some(archive, disk);
-		if (code == 0 && archive->next > archive->last) {
-			code = file_seal(archive, disk);
-			if (code == 0) {
-				close(archive->fd);
-				archive->fd = -1;
-				archive->state = ARCHIVE_DROP;
-			}
-		}
-	}
+	int code = work_take(archive);
+	if (code == 0)
+		code = archive->state == ARCHIVE_DROP ? drop_some(archive, disk, head, clean, over) :
+							copy_next(archive, disk);
 	if (code == 0 && *over)
 		archive->moved += archive->last - archive->first + 1;
-	if (code != 0 || *over)
-		move_end(archive, disk, code != 0);
+	if (code != 0 || *over) {
+		archive->state = ARCHIVE_IDLE;
+		archive->works = false;
+	}
 	return code;
 }
 
@@ -364,238 +389,14 @@ int archive_all(struct store_disk *disk, uint64_t keep, uint64_t *moved)
 	int code = archive_open(&a, disk);
 	while (code == 0 && disk->archived.seq < until) {
 		bool over = false;
-		code = archive_begin(&a, disk, until);
-		while (code == 0 && !over)
+		archive_begin(&a, disk, until);
+		while (code == 0 && !over) {
+			archive_work(&a);
 			code = archive_step(&a, disk, &disk->head, disk->clean, &over);
+		}
+		part_drop(&a);
 	}
 	*moved = a.moved;
 	archive_close(&a);
-	return code;
-}
-
-static int segment_find(const char *dir, uint64_t seq, uint64_t *first, uint64_t *last)
-{
-	char path[PATH_BYTES];
-	snprintf(path, sizeof path, "%.3000s/archive", dir);
-	DIR *d = opendir(path);
-	bool found = false;
-	for (struct dirent *e; d != NULL && !found && (e = readdir(d)) != NULL;)
-		found = segment_name(e->d_name, "seg", first, last) && *first <= seq && seq <= *last;
-	if (d != NULL)
-		closedir(d);
-	return found ? 0 : -ERR_NOT_FOUND;
-}
-
-static int bytes_read(const char *path, struct segment *out)
-{
-	struct stat st;
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-	if (fd < 0)
-		return store_code(errno);
-	int code = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && st.st_size > 0 &&
-		   (uint64_t)st.st_size <= segment_bytes_max ? 0 : -ERR_BAD_FILE;
-	if (code == 0) {
-		out->size = (uint64_t)st.st_size;
-		out->bytes = malloc(out->size);
-		code = out->bytes != NULL ? 0 : -ERR_MEMORY;
-	}
-	for (uint64_t at = 0; code == 0 && at < out->size;) {
-		const ssize_t n = read(fd, out->bytes + at, out->size - at);
-		if (n <= 0)
-			code = n < 0 ? store_code(errno) : -ERR_BAD_FILE;
-		else
-			at += (uint64_t)n;
-	}
-	close(fd);
-	return code;
-}
-
-int segment_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq, struct segment *out)
-{
-	char path[PATH_BYTES];
-	struct segment_head head;
-	uint64_t count = 0;
-	*out = (struct segment){0};
-	TRY(segment_find(dir, seq, &out->first, &out->last));
-	segment_path(path, dir, out->first, out->last, "seg");
-	int code = bytes_read(path, out);
-	if (code == 0 && out->size < sizeof head + sizeof count)
-		code = -ERR_BAD_FILE;
-	if (code == 0) {
-		memcpy(&head, out->bytes, sizeof head);
-		memcpy(&count, out->bytes + out->size - sizeof count, sizeof count);
-		const bool right = memcmp(head.magic, magic, sizeof magic) == 0 &&
-			memcmp(head.uuid, uuid, STORE_UUID) == 0 && head.first == out->first &&
-			head.last == out->last && count == out->last - out->first + 1 &&
-			count <= ARCHIVE_SEGMENT && out->size >= sizeof head + (count + 1) * sizeof count;
-		code = right ? 0 : -ERR_BAD_FILE;
-	}
-	if (code != 0)
-		segment_close(out);
-	else
-		out->place = out->bytes + out->size - (count + 1) * sizeof count;
-	return code;
-}
-
-void segment_close(struct segment *segment)
-{
-	free(segment->bytes);
-	*segment = (struct segment){0};
-}
-
-int segment_entry(const struct segment *segment, uint64_t seq, const uint8_t **bytes, uint32_t *length)
-{
-	if (seq < segment->first || seq > segment->last)
-		return -ERR_NOT_FOUND;
-	uint64_t at;
-	memcpy(&at, segment->place + (seq - segment->first) * sizeof at, sizeof at);
-	if (at < sizeof(struct segment_head) || at > segment->size - sizeof *length)
-		return -ERR_BAD_FILE;
-	memcpy(length, segment->bytes + at, sizeof *length);
-	if (*length < STORE_HASH || *length > segment->size - at - sizeof *length)
-		return -ERR_BAD_FILE;
-	*bytes = segment->bytes + at + sizeof *length;
-	return 0;
-}
-
-void segment_before(const struct segment *segment, uint8_t hash[STORE_HASH])
-{
-	memcpy(hash, segment->bytes + offsetof(struct segment_head, before), STORE_HASH);
-}
-
-/* What lies between the last entry and the places. */
-static int rows_read(int fd, const struct segment_head *head, uint64_t size, struct segment_rows *out)
-{
-	uint64_t count = 0, at = 0;
-	uint32_t length = 0;
-	if (size < sizeof *head + sizeof count ||
-	    pread(fd, &count, sizeof count, (off_t)(size - sizeof count)) != sizeof count ||
-	    count != head->last - head->first + 1 || count > ARCHIVE_SEGMENT ||
-	    size < sizeof *head + (count + 1) * sizeof count)
-		return -ERR_BAD_FILE;
-	const uint64_t end = size - (count + 1) * sizeof count;
-	if (pread(fd, &at, sizeof at, (off_t)(end + (count - 1) * sizeof at)) != sizeof at || at < sizeof *head ||
-	    at > end - sizeof length || pread(fd, &length, sizeof length, (off_t)at) != sizeof length ||
-	    length > end - at - sizeof length)
-		return -ERR_BAD_FILE;
-	at += sizeof length + length;
-	out->size = end - at;
-	out->bytes = malloc(out->size + 1);
-	if (out->bytes == NULL)
-		return -ERR_MEMORY;
-	return pread(fd, out->bytes, out->size, (off_t)at) == (ssize_t)out->size ? 0 : -ERR_BAD_FILE;
-}
-
-int segment_rows_open(const char *dir, const uint8_t uuid[STORE_UUID], uint64_t seq, struct segment_rows *out)
-{
-	char path[PATH_BYTES];
-	struct segment_head head;
-	struct stat st;
-	*out = (struct segment_rows){0};
-	TRY(segment_find(dir, seq, &out->first, &out->last));
-	segment_path(path, dir, out->first, out->last, "seg");
-	const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-	if (fd < 0)
-		return store_code(errno);
-	int code = fstat(fd, &st) == 0 && S_ISREG(st.st_mode) && (uint64_t)st.st_size <= segment_bytes_max &&
-		   pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
-		   memcmp(head.magic, magic, sizeof magic) == 0 && memcmp(head.uuid, uuid, STORE_UUID) == 0 &&
-		   head.first == out->first && head.last == out->last ? 0 : -ERR_BAD_FILE;
-	if (code == 0)
-		code = rows_read(fd, &head, (uint64_t)st.st_size, out);
-	close(fd);
-	if (code != 0)
-		segment_rows_close(out);
-	return code;
-}
-
-void segment_rows_close(struct segment_rows *rows)
-{
-	free(rows->bytes);
-	*rows = (struct segment_rows){0};
-}
-
-int segment_rows_of(const struct segment *segment, struct segment_rows *out)
-{
-	const uint8_t *bytes;
-	uint32_t length;
-	*out = (struct segment_rows){.first = segment->first, .last = segment->last};
-	TRY(segment_entry(segment, segment->last, &bytes, &length));
-	if (bytes + length > segment->place)
-		return -ERR_BAD_FILE;
-	out->bytes = (uint8_t *)bytes + length;
-	out->size = (uint64_t)(segment->place - out->bytes);
-	return 0;
-}
-
-bool segment_row_next(const struct segment_rows *rows, uint64_t *at, const uint8_t **row,
-		      struct index_head *head)
-{
-	const uint64_t left = rows->size - *at;
-	if (*at > rows->size || left < sizeof *head)
-		return false;
-	memcpy(head, rows->bytes + *at, sizeof *head);
-	const uint64_t bytes = sizeof *head + (uint64_t)head->count * sizeof(uint64_t);
-	if (bytes > left || index_head_read(rows->bytes + *at, bytes, head) != 0)
-		return false;
-	*row = rows->bytes + *at;
-	*at += bytes;
-	return true;
-}
-
-uint64_t segments_first(const char *dir, uint64_t seq)
-{
-	uint64_t first, last, from = seq + 1;
-	while (from > 1 && segment_find(dir, from - 1, &first, &last) == 0)
-		from = first;
-	return from;
-}
-
-static int segment_refuse(const char *dir, const char *name, const char *what, char *reason)
-{
-	char path[80];
-	store_refuse(reason, 0, "audit log '%s': the file 'archive/%s' %s, and must be what its name says, of "
-			"this log", dir, name, what);
-	snprintf(path, sizeof path, "archive/%.60s", name);
-	store_cure(reason, "put the right one in its place, or, to go on without those entries", "mv @ ^", dir,
-			path);
-	return -ERR_INTEGRITY;
-}
-
-int segments_check(const char *dir, const uint8_t uuid[STORE_UUID], char *reason)
-{
-	char path[PATH_BYTES];
-	uint64_t first, last;
-	int code = 0;
-	snprintf(path, sizeof path, "%.3000s/archive", dir);
-	DIR *d = opendir(path);
-	for (struct dirent *e; d != NULL && code == 0 && (e = readdir(d)) != NULL;) {
-		struct segment_head head = {.first = 0};
-		if (!segment_name(e->d_name, "seg", &first, &last))
-			continue;
-		segment_path(path, dir, first, last, "seg");
-		const int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
-		if (fd < 0 && errno == ENOENT)
-			continue; /* taken elsewhere just now */
-		if (fd < 0) {
-			const int error = errno;
-			code = store_refuse(reason, store_code(error), "audit log '%s': archive/%s cannot be read: %s",
-					dir, e->d_name, strerror(error));
-			if (reason != NULL)
-				cure_errno(reason, STORE_REASON_MAX, path, error);
-			break;
-		}
-		const bool whole = pread(fd, &head, sizeof head, 0) == (ssize_t)sizeof head &&
-				   memcmp(head.magic, magic, sizeof magic) == 0;
-		close(fd);
-		if (!whole)
-			code = segment_refuse(dir, e->d_name, "is not a segment", reason);
-		else if (memcmp(head.uuid, uuid, STORE_UUID) != 0)
-			code = segment_refuse(dir, e->d_name, "is of another log", reason);
-		else if (head.first != first || head.last != last)
-			code = segment_refuse(dir, e->d_name, "has other entries than its name says", reason);
-	}
-	if (d != NULL)
-		closedir(d);
 	return code;
 }

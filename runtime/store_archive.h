@@ -19,11 +19,22 @@
 
 enum { ARCHIVE_SEGMENT = 16384 }; /* entries of a segment, at most */
 
-enum archive_state { ARCHIVE_IDLE, ARCHIVE_COPY, ARCHIVE_DROP };
+enum archive_state { ARCHIVE_IDLE, ARCHIVE_BEGIN, ARCHIVE_COPY, ARCHIVE_SEAL, ARCHIVE_DROP };
 
-/* One move in progress; the writer's. */
+/* One move in progress; the writer's, but while `works`. The folder may lie in a place of its own, which may
+   not answer: what is done there is done by archive_work alone, on any one thread, and the log is read and
+   written by archive_step alone. */
 struct store_archive {
 	enum archive_state state;
+	bool works;                 /* archive_work is to be called, or runs */
+	bool resumed;               /* its: a segment has the entries already */
+	int code;                   /* its: how it went */
+	char *dir;                  /* the log's folder, and which log; its own, as work may outlive the log */
+	uint8_t uuid[STORE_UUID];
+	uint8_t before[STORE_HASH]; /* of the entry before `first` */
+	uint8_t *held;              /* what goes to the file next */
+	uint64_t held_bytes, held_room, puts; /* puts: that it came in */
+	uint64_t part[2];           /* of the file that is open: its first and last entry */
 	uint64_t first, last, next; /* of the segment; the next entry to copy */
 	int fd;
 	uint64_t bytes;             /* of the file so far */
@@ -36,16 +47,28 @@ struct store_archive {
 int archive_open(struct store_archive *archive, const struct store_disk *disk);
 void archive_close(struct store_archive *archive);
 /* Begins to move entries up to `last`, at most a segment. */
-int archive_begin(struct store_archive *archive, const struct store_disk *disk, uint64_t last);
-/* One piece of the move. The last one is an entry of the log itself, and takes *head with it; clean: what
-   the head says of the process. *over: it is done. On an error the move is given up and can be begun
-   again. */
+void archive_begin(struct store_archive *archive, const struct store_disk *disk, uint64_t last);
+/* What the step before left to be done in the folder, which may take any time. Nothing where !works. */
+void archive_work(struct store_archive *archive);
+/* One piece of the move; not while there is work to be done. The last one is an entry of the log itself, and
+   takes *head with it; clean: what the head says of the process. *over: it is done. On an error the move is
+   given up and can be begun again. */
 int archive_step(struct store_archive *archive, struct store_disk *disk, struct store_head *head, bool clean,
 		 bool *over);
 /* Closed, without a daemon: everything but the last `keep` entries. */
 int archive_all(struct store_disk *disk, uint64_t keep, uint64_t *moved);
 
-/* Reading. */
+/* store_segment.c: names, and reading. */
+enum { SEGMENT_PATH = 3200 };
+struct segment_head {
+	char magic[8];
+	uint8_t uuid[STORE_UUID], before[STORE_HASH];
+	uint64_t first, last;
+};
+_Static_assert(sizeof(struct segment_head) == 72, "no holes in what is written");
+extern const char segment_magic[8];
+void segment_path(char out[SEGMENT_PATH], const char *dir, uint64_t first, uint64_t last, const char *end);
+bool segment_name(const char *name, const char *end, uint64_t *first, uint64_t *last);
 struct segment {
 	uint64_t first, last;
 	uint8_t *bytes;       /* the file */

@@ -72,7 +72,9 @@ struct store {
 	struct store_anchor anchor;
 	struct aside second;
 	struct store_head second_head; /* that is to be anchored */
-	bool settled, second_left;     /* the closer's: the writer has ended; the second place does not answer */
+	bool settled, second_left, third_left; /* the closer's: the writer has ended; these do not answer */
+	/* The folder `archive` may lie in a place of its own too: as above, with `archive`. */
+	struct aside third;
 	struct store_archive archive;
 	uint64_t archive_next_ns;    /* after a failure: not before */
 	_Atomic int archive_err;

@@ -16,7 +16,8 @@
 #include "sched/check.h"
 
 enum { BATCH_BYTES = 256 << 10, FULL_BYTES = 1 << 20, FULL_WAIT_MS = 200, ARCHIVE_AGAIN_S = 30,
-       PACE_SHARE = 200, SECOND_LOOK_MS = 100, SECOND_GRACE_MS = 500, SECOND_SILENT_S = 5, STOP_LOOK_MS = 2 };
+       PACE_SHARE = 200, SECOND_LOOK_MS = 100, SECOND_GRACE_MS = 500, SECOND_SILENT_S = 5,
+       ARCHIVE_GRACE_MS = 50, STOP_LOOK_MS = 2 };
 
 /* Up to where the writer may take: whole steps, or all when a step is larger than the ring. */
 static uint64_t pending(const struct store *s, uint64_t tail)
@@ -278,32 +279,58 @@ static uint64_t archive_until(const struct store *s)
 	return seq > keep ? seq - keep : 0;
 }
 
-static bool archive_some(struct store *s, struct batch *b, uint64_t now_ns)
+static void archive_say(struct store *s, int code)
 {
+	if (atomic_exchange(&s->archive_err, code) != code)
+		store_announce(s);
+}
+
+/* The folder's work is its own thread's. One that answers is waited for, so that what is due is soon done;
+   one that does not costs this once, holds up its own segments and nothing else, and is looked at again. */
+static bool archive_ask(struct store *s, uint64_t *again_ns)
+{
+	aside_ask(&s->third);
+	if (aside_wait(&s->third, ARCHIVE_GRACE_MS))
+		return true;
+	*again_ns = store_clock_ns(CLOCK_MONOTONIC) + SECOND_LOOK_MS * 1000000ull;
+	return false;
+}
+
+/* True: a piece was moved, and more may follow at once. Else *again_ns says when to look again. */
+static bool archive_some(struct store *s, struct batch *b, uint64_t now_ns, uint64_t *again_ns)
+{
+	struct store_archive *a = &s->archive;
 	bool over = false;
 	int code = 0;
+	*again_ns = UINT64_MAX;
+	const uint64_t since_ns = aside_since_ns(&s->third);
+	if (since_ns != 0) {
+		if (now_ns > since_ns + SECOND_SILENT_S * 1000000000ull)
+			archive_say(s, -ERR_TIMEOUT);
+		*again_ns = now_ns + SECOND_LOOK_MS * 1000000ull;
+		return false;
+	}
 	if (now_ns < s->archive_next_ns)
 		return false;
-	if (s->archive.state == ARCHIVE_IDLE) {
+	if (a->state == ARCHIVE_IDLE) {
 		const uint64_t until = archive_until(s), from = s->disk.archived.seq;
 		/* Whole segments, so that there are not more files than that. */
 		if (until < from + s->options.segment_entries)
 			return false;
-		code = archive_begin(&s->archive, &s->disk, from + s->options.segment_entries);
+		archive_begin(a, &s->disk, from + s->options.segment_entries);
 	} else {
 		struct store_head head = s->disk.head;
-		code = archive_step(&s->archive, &s->disk, &head, false, &over);
+		code = archive_step(a, &s->disk, &head, false, &over);
 		if (code == 0 && head.seq != s->disk.head.seq) {
 			b->head = head;
 			store_head_take(s, &head);
 		}
 	}
 	atomic_store(&s->archived, s->disk.archived.seq);
-	if (atomic_exchange(&s->archive_err, code) != code)
-		store_announce(s);
+	archive_say(s, code);
 	if (code != 0)
 		s->archive_next_ns = now_ns + ARCHIVE_AGAIN_S * 1000000000ull;
-	return code == 0;
+	return code == 0 && (!a->works || archive_ask(s, again_ns));
 }
 
 /* A transaction for which there was no room changed nothing, so it is tried again: with a larger map at
@@ -312,6 +339,7 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 {
 	struct batch before = *b;
 	for (;;) {
+		uint64_t again_ns;
 		const int err = batch_write(s, b, to);
 		if (err != -ERR_DISK_FULL)
 			return err;
@@ -322,7 +350,7 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 		/* What a batch has no room for is room enough to take old entries out: a map that is full is
 		   emptied so. On a full disk that moves what was due anyway, and no more (archive_until): a segment
 		   needs room of its own, but may lie on another disk. */
-		if (archive_some(s, b, store_clock_ns(CLOCK_MONOTONIC))) {
+		if (archive_some(s, b, store_clock_ns(CLOCK_MONOTONIC), &again_ns)) {
 			before = *b;
 			continue;
 		}
@@ -396,7 +424,10 @@ static uint64_t chores(struct store *s, struct batch *b)
 	uint64_t next = room_chores(s, now);
 	const uint64_t anchor = anchor_some(s, now);
 	next = anchor < next ? anchor : next;
-	return archive_some(s, b, now) ? now : next;
+	uint64_t again;
+	if (archive_some(s, b, now, &again))
+		return now;
+	return again < next ? again : next;
 }
 
 static int shutdown_put(struct store *s, struct batch *b)

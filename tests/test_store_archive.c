@@ -11,7 +11,7 @@
 #include <signal.h>
 #include <sys/wait.h>
 
-#include "runtime/store_archive.h"
+#include "runtime/store_inside.h"
 #include "tests/store_dir.h"
 
 static char anchors[300];
@@ -218,7 +218,7 @@ static bool byte_turn(const char *path, off_t at)
 	return done;
 }
 
-static const char *segment_path(unsigned n)
+static const char *segment_file(unsigned n)
 {
 	static char path[600];
 	snprintf(path, sizeof path, "%s/%020u-%020u.seg", dir_path("archive"), n * 32 + 1, n * 32 + 32);
@@ -236,20 +236,20 @@ static void segments_damaged(void)
 	REQUIRE(dir_sound(&v));
 	const uint64_t archived = v.archived;
 	/* A bit, anywhere in the entries. */
-	REQUIRE(stat(segment_path(3), &st) == 0);
+	REQUIRE(stat(segment_file(3), &st) == 0);
 	for (off_t at = 80; at < st.st_size - 300; at += 331) {
-		REQUIRE(byte_turn(segment_path(3), at));
+		REQUIRE(byte_turn(segment_file(3), at));
 		EXPECT_EQ(store_verify(store_dir, &v, store_reason), -ERR_INTEGRITY);
 		EXPECT(dir_says("entry "));
-		REQUIRE(byte_turn(segment_path(3), at));
+		REQUIRE(byte_turn(segment_file(3), at));
 	}
 	/* Cut off. */
 	snprintf(aside, sizeof aside, "%s", dir_path("mine"));
-	REQUIRE(truncate(segment_path(4), 1000) == 0);
+	REQUIRE(truncate(segment_file(4), 1000) == 0);
 	EXPECT_EQ(store_verify(store_dir, &v, store_reason), -ERR_INTEGRITY);
 	EXPECT(dir_says("entry 129"));
 	/* Gone, and all before with it: what is there is whole, and it says what is not. */
-	REQUIRE(unlink(segment_path(4)) == 0);
+	REQUIRE(unlink(segment_file(4)) == 0);
 	EXPECT_EQ(store_verify(store_dir, &v, store_reason), 0);
 	EXPECT_EQ(v.first, 161);
 	EXPECT_EQ(v.archived, archived);
@@ -529,6 +529,42 @@ static void anchors_refused(void)
 	EXPECT_EQ(store_verify_all(&what, &v, store_reason), -ERR_NO_FILE);
 }
 
+/* A folder of segments that does not answer: what is recorded meanwhile is durable,
+	and the move is ended when
+   it answers again. */
+static void archive_hangs(void)
+{
+	struct store *s;
+	struct store_verified v;
+	const struct store_options o = options(20, 16);
+	const struct fault fault = {FAULT_SEGMENT, 2, 0, 3000, 0, false};
+	uint64_t step = 0, beside = 0;
+	fault_set(&fault, 1);
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	while (step < 200 && fault_made() == 0) {
+		EXPECT_EQ(push_step(s, ++step), 0);
+		durable_wait(s, step);
+	}
+	EXPECT_EQ(fault_made(), 1);
+	while (beside < 20) {
+		EXPECT_EQ(push_step(s, ++step), 0);
+		durable_wait(s, step);
+		if (aside_since_ns(&s->third) == 0)
+			break;
+		beside++;
+	}
+	EXPECT(beside > 0);
+	EXPECT(beside < 20 || store_archived(s) == 0);
+	for (unsigned i = 0; i < 20000 && store_archived(s) + 36 < store_seq(s); i++)
+		wait_ms(1);
+	EXPECT(store_archived(s) + 36 >= store_seq(s));
+	EXPECT_EQ(store_archive_failed(s), 0);
+	EXPECT_EQ(store_close(&s), 0);
+	REQUIRE(dir_sound(&v));
+	EXPECT(v.archived > 0);
+	EXPECT_EQ(steps_wrong(step), 0);
+}
+
 static void in_dir(void (*test)(void), bool anchor, const char *what)
 {
 	dir_make(true);
@@ -550,6 +586,7 @@ int main(void)
 	in_dir(offline, false, "a closed log: old entries go to a segment, and all reads as before");
 	in_dir(online, false, "the writer moves them by itself, and the file stays small");
 	in_dir(segments_refused, false, "segments that cannot be written are made later");
+	in_dir(archive_hangs, false, "a folder of segments that does not answer holds nothing up");
 	in_dir(killed, false, "kill -9 while entries move: each is in one place at least");
 	in_dir(segments_damaged, false, "segments that are damaged, cut off or elsewhere");
 	in_dir(anchors_agree, true, "anchors: up to the end of a closed log, signed by keys that are gone");
