@@ -252,6 +252,12 @@ void print_ledger(struct wire_value r)
 		putchar('\n');
 		print_table(part, sessions, COUNT(sessions));
 	}
+	static const char *const lists[] = {"principals", "sessions"};
+	for (unsigned i = 0; i < 2; i++) {
+		uint64_t more;
+		if (wire_get_u64(wire_find(wire_find(r, "more"), lists[i]), &more) && more > 0)
+			printf("\n... and %" PRIu64 " more %s: see --first, --count\n", more, lists[i]);
+	}
 }
 
 void print_pages(struct wire_value r)

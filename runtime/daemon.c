@@ -495,6 +495,7 @@ static int daemon_open(struct daemon *d)
 	TRY(traffic_open(d));
 	TRY(keep_open(d));
 	TRY(keep_restore(d));
+	TRY(keep_guard_open(d));
 	authority_start(d);
 	TRY(public_open(d));
 	TRY(endpoint_open(d));
@@ -519,6 +520,7 @@ static void daemon_close(struct daemon *d)
 	ranks_close(&d->ranks);
 	if (d->store)
 		keep_settle(d);
+	guard_close(&d->guard);
 	last_word_store = NULL;
 	if (d->store && store_close(&d->store) != 0)
 		d->failed = true;

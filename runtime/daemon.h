@@ -17,6 +17,7 @@
 
 #include "clients/wire.h"
 #include "runtime/authority.h"
+#include "runtime/guard.h"
 #include "runtime/inject.h"
 #include "runtime/options.h"
 #include "runtime/records.h"
@@ -38,6 +39,7 @@ struct daemon {
 	struct forward *forward; /* only for what does not change: its plan */
 	struct engine *engine;
 	struct store *store;
+	struct guard *guard;
 	struct sched *sched;
 	struct effects effects;
 	struct sched_limits limits;

@@ -63,6 +63,7 @@ void keep_key_u32(struct store_key *key, uint32_t number);
 void keep_put(struct daemon *d, enum store_table table, const struct store_key *key,
 	      const struct wire_id *owner, const void *value, size_t bytes);
 uint64_t keep_wall_ms(void);
+int keep_guard_open(struct daemon *d); /* d->guard: over what the loop itself does in files */
 int keep_streams_open(struct daemon *d);
 void keep_streams_close(struct daemon *d);
 /* The DATA of a call that were made before the restart. */

@@ -86,12 +86,17 @@ void keep_idem_drop(struct daemon *d, uint32_t principal, const struct wire_id *
 	keep_put(d, TABLE_IDEM, &key, NULL, NULL, 0);
 }
 
+static const char the_log[] = "the disk of the audit log"; /* what is not in memory is read from there */
+
 static int call_row(struct daemon *d, const struct wire_id *op, struct kept_call *row, size_t *bytes)
 {
 	struct store_key key;
 	*bytes = KEEP_SCRATCH_BYTES;
 	keep_key(&key, op->bytes, sizeof op->bytes);
-	TRY(store_kept(d->store, TABLE_CALL, &key, d->scratch, bytes));
+	guard_begin(d->guard, the_log);
+	const int code = store_kept(d->store, TABLE_CALL, &key, d->scratch, bytes);
+	guard_end(d->guard);
+	TRY(code);
 	if (*bytes < sizeof *row)
 		return -ERR_INTEGRITY;
 	memcpy(row, d->scratch, sizeof *row);
@@ -108,8 +113,10 @@ int keep_idem_find(struct daemon *d, uint32_t principal, const struct wire_id *i
 	if (!d->store)
 		return 0;
 	idem_key(&key, principal, id);
-	if (store_kept(d->store, TABLE_IDEM, &key, &value, &bytes) != 0 || bytes != sizeof value ||
-	    value.expires_ms < keep_wall_ms())
+	guard_begin(d->guard, the_log);
+	const int code = store_kept(d->store, TABLE_IDEM, &key, &value, &bytes);
+	guard_end(d->guard);
+	if (code != 0 || bytes != sizeof value || value.expires_ms < keep_wall_ms())
 		return 0;
 	memcpy(op->bytes, value.op, sizeof op->bytes);
 	/* Reserved, and the process ended before anything came of it: it was never begun. */
@@ -461,7 +468,10 @@ uint64_t keep_sweep(struct daemon *d)
 	(void)store_owners_sweep(d->store, now > keep_ms ? now - keep_ms : 0);
 	for (uint32_t i = 0; i < SWEEP_MAX; i++) {
 		size_t bytes = sizeof none;
-		if (store_kept_next(d->store, TABLE_EXPIRES, &key, none, &bytes) != 0 || key.length < 9)
+		guard_begin(d->guard, the_log);
+		const int code = store_kept_next(d->store, TABLE_EXPIRES, &key, none, &bytes);
+		guard_end(d->guard);
+		if (code != 0 || key.length < 9)
 			return d->swept_us + 60 * (uint64_t)SWEEP_EVERY_US;
 		uint64_t at = 0;
 		for (unsigned k = 0; k < 8; k++)

@@ -135,17 +135,24 @@ bool keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_
 	struct call *c = &d->calls[call];
 	if (d->streams < 0 || !c->kept || seq <= c->marked)
 		return true;
-	if (seq != c->marked + 1 || fault_pass(FAULT_MARK) != 0)
+	if (seq != c->marked + 1)
 		return false;
 	const uint64_t at = mark_at(d, call, seq);
 	struct kept_mark m = {op_word(&c->op), (uint32_t)seq, mark->tokens, mark->bytes, 0};
 	m.check = mark_check(&m);
+	/* Never flushed, but a disk that hangs may have the page, or the blocks that are asked of it. */
+	guard_begin(d->guard, "the file streams");
+	if (fault_pass(FAULT_MARK) != 0) {
+		guard_end(d->guard);
+		return false;
+	}
 	if (room(d, call, at)) {
 		memcpy(d->marks + at, &m, sizeof m);
 		c->marked = seq;
 	} else if (pwrite(d->streams, &m, sizeof m, (off_t)at) == (ssize_t)sizeof m) {
 		c->marked = seq;
 	}
+	guard_end(d->guard);
 	return c->marked == seq;
 }
 

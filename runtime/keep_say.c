@@ -11,30 +11,48 @@
 #include "sched/check.h"
 
 enum { LOOK_MS = 1000, WORD_S = 2 };
+static const char the_disk[] = "the disk of the audit log";
+
+struct stuck {
+	struct store *store;
+	uint64_t most_ms, waited_ms;
+};
 
 static void *word_say(void *arg)
 {
-	struct daemon *d = arg;
-	const struct store_last_word word = {.reason = REASON_STUCK, .expected = d->options.audit_abort_ms,
-					     .found = d->told.waited_us / 1000};
-	store_beacon(d->store, &word);
+	const struct stuck *stuck = arg;
+	const struct store_last_word word = {.reason = REASON_STUCK, .expected = stuck->most_ms,
+					     .found = stuck->waited_ms};
+	store_beacon(stuck->store, &word);
 	return NULL;
 }
 
 /* The beacon lies on the same disk: the word has a thread of its own, and the process ends without it if that
    does not come back. */
-static void stuck_end(struct daemon *d)
+static void stuck_end(const struct daemon *d, const char *what, uint64_t waited_ms)
 {
+	static struct stuck stuck;
 	struct timespec until;
 	pthread_t thread;
-	log_say(LOG_ERROR, "the disk of the audit log has not answered for %llu ms (--audit-abort-ms): the "
-		"process ends", (unsigned long long)(d->told.waited_us / 1000));
+	stuck = (struct stuck){d->store, d->options.audit_abort_ms, waited_ms};
+	log_say(LOG_ERROR, "%s has not answered for %llu ms (--audit-abort-ms): the process ends", what,
+		(unsigned long long)waited_ms);
 	clock_gettime(CLOCK_REALTIME, &until);
 	until.tv_sec += WORD_S;
-	if (pthread_create(&thread, NULL, word_say, d) == 0)
+	if (pthread_create(&thread, NULL, word_say, &stuck) == 0)
 		(void)pthread_timedjoin_np(thread, NULL, &until);
 	signal(SIGABRT, SIG_DFL); /* its handler would speak again */
-	CHECK(d->told.waited_us < d->options.audit_abort_ms * 1000); /* asked for by --audit-abort-ms */
+	CHECK(waited_ms < stuck.most_ms); /* asked for by --audit-abort-ms */
+}
+
+static void guard_silent(void *arg, const char *what, uint64_t waited_ms)
+{
+	stuck_end(arg, what, waited_ms);
+}
+
+int keep_guard_open(struct daemon *d)
+{
+	return guard_open(d->options.audit_abort_ms, guard_silent, d, &d->guard);
 }
 
 /* What waits for the disk has waited for too long, since the first look at which something waited. In time
@@ -59,7 +77,7 @@ static void stall_say(struct daemon *d)
 		log_say(LOG_NOTICE, "the disk of the audit log answers again");
 	d->told.stalled = stalled;
 	if (d->options.audit_abort_ms && d->told.waited_us >= d->options.audit_abort_ms * 1000)
-		stuck_end(d);
+		stuck_end(d, the_disk, d->told.waited_us / 1000);
 }
 
 uint64_t keep_look_us(const struct daemon *d)
@@ -72,8 +90,7 @@ uint64_t keep_look_us(const struct daemon *d)
 void keep_settle(struct daemon *d)
 {
 	if (!store_settle(d->store, (uint32_t)d->options.audit_abort_ms)) {
-		d->told.waited_us = d->options.audit_abort_ms * 1000;
-		stuck_end(d);
+		stuck_end(d, the_disk, d->options.audit_abort_ms);
 	}
 	if (!store_anchors_end(d->store))
 		log_say(LOG_ERROR, "%.400s does not answer: the last entries of the log are not anchored",

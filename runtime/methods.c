@@ -149,32 +149,58 @@ static void put_account(struct daemon *d, struct wire_writer *w, const struct se
 	put_text(w, "label", s->label);
 }
 
-/* The sessions that the call may see, from the `first` on, each put by `put`. */
-static void put_sessions(struct daemon *d, uint32_t call, const struct wire_call *m, struct wire_writer *w,
-			 void (*put)(struct daemon *, struct wire_writer *, const struct session *))
+/* Of `all`, how many are listed, and how many are behind those. */
+static uint32_t listed(const struct wire_call *m, uint64_t all, uint64_t *first, uint64_t *rest)
 {
-	const uint64_t first = m->a.first == WIRE_NONE ? 0 : m->a.first;
 	const uint64_t most = m->a.count == WIRE_NONE ? LIST_COUNT_DEFAULT : m->a.count;
-	uint32_t count = 0;
-	uint64_t seen = 0;
+	*first = m->a.first == WIRE_NONE ? 0 : m->a.first;
+	const uint64_t from = *first < all ? all - *first : 0, count = from < most ? from : most;
+	*rest = from - count;
+	return (uint32_t)count;
+}
+
+/* The sessions that the call may see, from the `first` on, each put by `put`. How many are behind them. */
+static uint64_t put_sessions(struct daemon *d, uint32_t call, const struct wire_call *m,
+			     struct wire_writer *w,
+			     void (*put)(struct daemon *, struct wire_writer *, const struct session *))
+{
+	uint64_t all = 0, seen = 0, first, rest;
 	for (uint32_t i = 0; i < d->options.sessions; i++)
-		if (d->sessions[i].used && call_sees(d, call, d->sessions[i].principal))
-			count += seen++ >= first && count < most;
+		all += d->sessions[i].used && call_sees(d, call, d->sessions[i].principal);
+	uint32_t count = listed(m, all, &first, &rest);
 	wire_put_array(w, count);
-	seen = 0;
 	for (uint32_t i = 0; i < d->options.sessions && count; i++) {
 		if (!d->sessions[i].used || !call_sees(d, call, d->sessions[i].principal) || seen++ < first)
 			continue;
 		put(d, w, &d->sessions[i]);
 		count--;
 	}
+	return rest;
+}
+
+/* The same of principals: one sees its own line, an operator those of its tenant. */
+static uint64_t put_principals(struct daemon *d, uint32_t call, const struct wire_call *m,
+			       struct wire_writer *w)
+{
+	uint64_t all = 0, seen = 0, first, rest;
+	for (uint32_t i = 0; i < principals_all(d); i++)
+		all += d->principals[i].name[0] && call_sees(d, call, i);
+	uint32_t count = listed(m, all, &first, &rest);
+	wire_put_array(w, count);
+	for (uint32_t i = 0; i < principals_all(d) && count; i++) {
+		if (!d->principals[i].name[0] || !call_sees(d, call, i) || seen++ < first)
+			continue;
+		put_principal(d, w, i);
+		count--;
+	}
+	return rest;
 }
 
 static void session_list(struct daemon *d, uint32_t call, const struct wire_call *m)
 {
 	struct wire_writer w;
 	wire_writer_init(&w, d->out, d->out_max);
-	put_sessions(d, call, m, &w, put_session);
+	(void)put_sessions(d, call, m, &w, put_session);
 	result_end(d, call, &w);
 }
 
@@ -219,7 +245,7 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 							  "moving", "doomed"};
 	struct wire_writer w;
 	wire_writer_init(&w, d->out, d->out_max);
-	wire_put_map(&w, 4);
+	wire_put_map(&w, 5);
 	put_deployment(d, &w);
 	wire_put_text(&w, "accounts");
 	wire_put_map(&w, ACCOUNT_COUNT);
@@ -230,16 +256,13 @@ static void ledger_show(struct daemon *d, uint32_t call, const struct wire_call 
 			put_u64(&w, columns[c], sched_ledger(d->sched, (enum account)a, (enum column)c));
 	}
 	wire_put_text(&w, "principals");
-	uint32_t seen = 0;
-	for (uint32_t i = 0; i < principals_all(d); i++)
-		seen += d->principals[i].name[0] && call_sees(d, call, i);
-	/* A principal sees its own line, an operator those of its tenant. */
-	wire_put_array(&w, seen);
-	for (uint32_t i = 0; i < principals_all(d); i++)
-		if (d->principals[i].name[0] && call_sees(d, call, i))
-			put_principal(d, &w, i);
+	const uint64_t principals = put_principals(d, call, m, &w);
 	wire_put_text(&w, "sessions");
-	put_sessions(d, call, m, &w, put_account);
+	const uint64_t sessions = put_sessions(d, call, m, &w, put_account);
+	wire_put_text(&w, "more");
+	wire_put_map(&w, 2);
+	put_u64(&w, "principals", principals);
+	put_u64(&w, "sessions", sessions);
 	result_end(d, call, &w);
 }
 

@@ -368,7 +368,6 @@ int store_kept_next(struct store *store, enum store_table table, struct store_ke
 void store_forget(struct store *store, const uint8_t owner[16])
 {
 	vault_drop(store->vault, owner);
-	(void)fault_pass(FAULT_FORGET);
 }
 
 void store_owner_end(struct store *store, const uint8_t owner[16], uint64_t ms)
@@ -378,7 +377,13 @@ void store_owner_end(struct store *store, const uint8_t owner[16], uint64_t ms)
 
 uint32_t store_owners_sweep(struct store *store, uint64_t before_ms)
 {
-	return vault_sweep(store->vault, before_ms);
+	const uint32_t dropped = vault_sweep(store->vault, before_ms);
+	/* Nothing else may be recorded for long. */
+	if (dropped > 0) {
+		atomic_store(&store->keys_due, true);
+		writer_wake(store);
+	}
+	return dropped;
 }
 
 void store_owners_end(struct store *store, bool (*lives)(void *arg, const uint8_t owner[16]), void *arg,

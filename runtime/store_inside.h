@@ -54,6 +54,8 @@ struct store {
 	   position after the last STEP_END. */
 	_Atomic uint64_t head, whole, tail;
 	_Atomic uint64_t wanted; /* somebody waits for what is before it */
+	uint64_t looked;         /* the writer's: records passed in search of a step's end */
+	_Atomic bool keys_due;   /* keys are to be written though nothing is recorded */
 	_Atomic bool gathers;    /* the writer wakes by itself for what nobody waits for */
 	uint64_t gather_ns;      /* the writer's: until when what is pending is gathered; 0: nothing is */
 	uint64_t paced_ns;       /* the writer's: until when it gathers that */
@@ -87,6 +89,7 @@ struct batch {
 	MDB_cursor *own;
 	struct store_head head;
 	uint64_t at, step; /* step: the last one closed */
+	uint64_t no_end;   /* up to here no step is closed, from `at` on: looked through once */
 	uint64_t keep_at;  /* keep's bytes are free up to here, once this is on disk */
 	size_t bytes;
 	uint32_t conflicts;

@@ -34,8 +34,14 @@ _Static_assert(sizeof(struct slot) == 64, "a slot lies within one sector");
 struct vault {
 	int fd;
 	_Atomic bool dirty;
-	pthread_mutex_t mutex; /* held where a slot changes, and by the writer when it writes all of them */
-	bool unwritten;        /* under it: a slot is not in the file as it is here */
+	/* Held where a slot changes, and by the writer while it copies some; never in a write. */
+	pthread_mutex_t mutex;
+	/* Under it: slots that are not in the file as they are here, each once and in their order; all: nothing
+	   is known of it. */
+	uint32_t *changed;
+	uint64_t changed_at, changed_count;
+	uint8_t *is_changed;   /* 2: and its key is to be written over */
+	bool all;
 	uint32_t count, free_count, index_mask, gone;
 	uint32_t own;          /* the slot whose owner is the log itself; OWN_NONE */
 	struct slot *slot;
@@ -85,15 +91,12 @@ static uint32_t index_find(const struct vault *v, const uint8_t owner[VAULT_OWNE
 	return INDEX_FREE;
 }
 
-static int slots_put(const struct vault *v, uint32_t first, uint32_t count)
+static int bytes_put(const struct vault *v, const struct slot *slot, uint32_t first, uint32_t count)
 {
-	const size_t bytes = count * sizeof v->slot[0];
-	const long fault = fault_pass(FAULT_KEY);
-	if (fault != 0)
-		return store_code((int)fault);
+	const size_t bytes = count * sizeof *slot;
 	for (size_t at = 0; at < bytes;) {
-		const ssize_t n = pwrite(v->fd, (const uint8_t *)&v->slot[first] + at, bytes - at,
-					 (off_t)(first * sizeof v->slot[0] + at));
+		const ssize_t n = pwrite(v->fd, (const uint8_t *)slot + at, bytes - at,
+					 (off_t)(first * sizeof *slot + at));
 		if (n <= 0)
 			return n < 0 ? store_code(errno) : -ERR_IO;
 		at += (size_t)n;
@@ -101,14 +104,64 @@ static int slots_put(const struct vault *v, uint32_t first, uint32_t count)
 	return 0;
 }
 
-/* Into the page cache, which outlives the process; the writer flushes. The blocks are there from the first
-   day, but not every file system writes into those: what fails is written again before the flush. */
+/* The writer's, which writes and flushes it before what was sealed with it is committed: the loop waits for
+   no disk. Under the mutex. */
 static void slot_write(struct vault *v, uint32_t i)
 {
 	v->slot[i].crc = v->slot[i].used ? slot_crc(&v->slot[i]) : 0;
-	if (slots_put(v, i, 1) != 0)
-		v->unwritten = true;
+	if (!v->is_changed[i])
+		v->changed[v->changed_count++ % v->count] = i;
+	v->is_changed[i] = v->slot[i].used ? 1 : 2;
 	atomic_store(&v->dirty, true);
+}
+
+/* All of the file, a part at a time. */
+static int all_put(struct vault *v)
+{
+	struct slot part[64];
+	const long fault = fault_pass(FAULT_KEY);
+	int code = fault != 0 ? store_code((int)fault) : 0;
+	for (uint32_t at = 0, n; at < v->count && code == 0; at += n) {
+		n = v->count - at < 64 ? v->count - at : 64;
+		pthread_mutex_lock(&v->mutex);
+		memcpy(part, &v->slot[at], n * sizeof part[0]);
+		pthread_mutex_unlock(&v->mutex);
+		code = bytes_put(v, part, at, n);
+	}
+	sodium_memzero(part, sizeof part);
+	return code;
+}
+
+/* Those that changed. The blocks are there from the first day, but not every file system writes into those:
+   where one fails all are written again. */
+static int changed_put(struct vault *v)
+{
+	struct slot one;
+	bool all, more = true;
+	while (more) {
+		uint32_t i = 0;
+		uint8_t how = 0;
+		pthread_mutex_lock(&v->mutex);
+		all = v->all;
+		more = v->changed_at != v->changed_count;
+		if (more) {
+			i = v->changed[v->changed_at++ % v->count];
+			how = v->is_changed[i];
+			v->is_changed[i] = 0;
+			one = v->slot[i];
+		}
+		v->all = all && more;
+		pthread_mutex_unlock(&v->mutex);
+		if (more && !all && (fault_pass(FAULT_KEY) != 0 || bytes_put(v, &one, i, 1) != 0)) {
+			pthread_mutex_lock(&v->mutex);
+			v->all = true;
+			pthread_mutex_unlock(&v->mutex);
+		}
+		if (how == 2)
+			(void)fault_pass(FAULT_FORGET);
+	}
+	sodium_memzero(&one, sizeof one);
+	return all ? all_put(v) : 0;
 }
 
 /* All of the file is there before it is needed, so that a full disk hinders neither keys nor their end. */
@@ -143,7 +196,9 @@ static int slots_read(struct vault *v)
 	v->slot = calloc(v->count, sizeof *v->slot);
 	v->free = calloc(v->count, sizeof *v->free);
 	v->index = calloc(size, sizeof *v->index);
-	if (v->slot == NULL || v->free == NULL || v->index == NULL)
+	v->changed = calloc(v->count, sizeof *v->changed);
+	v->is_changed = calloc(v->count, sizeof *v->is_changed);
+	if (v->slot == NULL || v->free == NULL || v->index == NULL || v->changed == NULL || v->is_changed == NULL)
 		return -ERR_MEMORY;
 	const size_t bytes = v->count * sizeof *v->slot;
 	for (size_t at = 0; at < bytes;) {
@@ -280,6 +335,8 @@ void vault_close(struct vault **vault)
 	free(v->slot);
 	free(v->free);
 	free(v->index);
+	free(v->changed);
+	free(v->is_changed);
 	pthread_mutex_destroy(&v->mutex);
 	free(v);
 }
@@ -374,22 +431,16 @@ void vault_end_others(struct vault *vault, bool (*lives)(void *arg, const uint8_
 
 int vault_sync(struct vault *vault)
 {
-	int code = 0;
 	if (!atomic_exchange(&vault->dirty, false))
 		return 0;
 	pthread_mutex_lock(&vault->mutex);
 	if (vault->own != OWN_NONE) {
-		struct slot *own = &vault->slot[vault->own];
-		own->ended_ms++;
-		if (!vault->unwritten)
-			slot_write(vault, vault->own);
-		own->crc = slot_crc(own);
+		vault->slot[vault->own].ended_ms++;
+		slot_write(vault, vault->own);
 		atomic_store(&vault->dirty, false);
 	}
-	if (vault->unwritten)
-		code = slots_put(vault, 0, vault->count);
-	vault->unwritten = code != 0;
 	pthread_mutex_unlock(&vault->mutex);
+	int code = changed_put(vault);
 	if (code == 0)
 		code = store_code_of((int)fault_pass(FAULT_KEYS));
 	if (code == 0)
@@ -397,7 +448,7 @@ int vault_sync(struct vault *vault)
 	/* What the file has now is not known: all of it again, before anything that it opens is committed. */
 	if (code != 0) {
 		pthread_mutex_lock(&vault->mutex);
-		vault->unwritten = true;
+		vault->all = true;
 		pthread_mutex_unlock(&vault->mutex);
 		atomic_store(&vault->dirty, true);
 	}

@@ -75,7 +75,7 @@ static bool writer_wait(struct store *s, uint64_t tail, uint64_t until_ns, uint6
 				break;
 			}
 			next = next < until_ns ? next : until_ns;
-		} else if (now >= until_ns) {
+		} else if (now >= until_ns || atomic_load(&s->keys_due)) {
 			break;
 		}
 		store_deadline(&deadline, next);
@@ -146,9 +146,10 @@ static int kept_put(struct store *s, struct batch *b, const struct store_record 
    one that is larger than the ring the end is still to come. */
 static int part_end(struct store *s, struct batch *b, uint64_t to)
 {
-	uint64_t at = b->at;
-	while (at != to && s->ring[at & s->mask].kind != STORE_STEP_END)
-		at++;
+	uint64_t at = b->no_end > b->at ? b->no_end : b->at;
+	for (; at != to && s->ring[at & s->mask].kind != STORE_STEP_END; at++)
+		s->looked++;
+	b->no_end = at;
 	if (at != to) {
 		s->entry.mono_ns = s->ring[at & s->mask].value[0];
 		s->entry.wall_ns = s->ring[at & s->mask].value[1];
@@ -457,6 +458,13 @@ static void shutdown_record(struct store *s)
 		atomic_store(&s->failed, err);
 }
 
+/* On a full disk the next commit writes them. */
+static int keys_write(struct store *s)
+{
+	const int err = atomic_exchange(&s->keys_due, false) ? vault_sync(s->vault) : 0;
+	return err == -ERR_DISK_FULL ? 0 : err;
+}
+
 static void *writer_run(void *arg)
 {
 	struct store *s = arg;
@@ -470,7 +478,7 @@ static void *writer_run(void *arg)
 			break;
 		}
 		const bool writes = to != b.at;
-		const int err = writes ? batch_try(s, &b, to) : 0;
+		const int err = writes ? batch_try(s, &b, to) : keys_write(s);
 		if (err != 0) {
 			/* What a failed flush left on the disk is unknown: nothing more is written. */
 			atomic_store(&s->failed, err);

@@ -55,8 +55,11 @@ void traffic_turn(struct daemon *d, const struct call *c, struct session *s, con
 	const int64_t began_ms = (int64_t)((c->began_us - d->started_us) / 1000);
 	const int64_t ended_ms = (int64_t)((d->now_us - d->started_us) / 1000);
 	/* Line by line, so that what is there is whole when the daemon is killed. */
-	if (trace_write_turn(d->traffic, s->number, began_ms, ended_ms - began_ms, &turn) < 0 ||
-	    fflush(d->traffic) != 0) {
+	guard_begin(d->guard, "the file of --trace");
+	const bool put = trace_write_turn(d->traffic, s->number, began_ms, ended_ms - began_ms, &turn) >= 0 &&
+			 fflush(d->traffic) == 0;
+	guard_end(d->guard);
+	if (!put) {
 		log_say(LOG_ERROR, "--trace: %s; nothing more is recorded", strerror(errno));
 		fclose(d->traffic);
 		d->traffic = NULL;

@@ -206,6 +206,41 @@ def stuck_at_the_end(inject, running):
     shutil.rmtree(folder)
 
 
+def loop_itself(inject, *options):
+    """What the loop itself writes hangs, in the middle of a stream: nobody hears a signal then, and the process ends by itself."""
+    folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
+    daemon = begin(None, *OPTIONS, "--state", f"{folder}/state", "--audit-stall-ms", "300", "--audit-abort-ms", "2000", "--inject", inject,
+                   *options)
+    wire = Wire(daemon.endpoint)
+    session = wire.open()
+    a, blob = ask(GIVEN, **MORE)
+    wire.begin("session.turn", a, blob, sess=session)
+    until(lambda: not answers(daemon))
+    daemon.process.send_signal(signal.SIGTERM)
+    assert daemon.process.wait(40 * ar1.SLOW) == -signal.SIGABRT, daemon.words()
+    said = daemon.words()
+    assert "the file streams has not answered for" in said and "--audit-abort-ms): the process ends" in said, said
+    daemon.log.close()
+    unsanitary(said)
+    daemon = begin(daemon.home, *OPTIONS, "--state", f"{folder}/state")
+    assert "ended with a last word" in daemon.words() and "1 of them in a turn" in daemon.words(), daemon.words()
+    left_clean(daemon)
+    last = [line for line in audit(f"{folder}/state", "incidents") if line["kind"] == "incident"]
+    assert [(line["reason"], line["place"]) for line in last] == [("beacon", 7)], last
+    shutil.rmtree(folder)
+
+
+def answers(daemon):
+    wire = Wire(daemon.endpoint)
+    try:
+        wire.finish(wire.begin("health"), timeout=0.3 * ar1.SLOW)
+        return True
+    except TimeoutError:
+        return False
+    finally:
+        wire.close()
+
+
 def ended_at_the_end():
     """What never settles by itself ends a stop too: a log that has failed, with a turn that is in the middle of its step."""
     for inject in ("commit@14=eio", "put@30=eio"):
@@ -304,6 +339,7 @@ tap.run("a machine that stands still: leases, deadlines and detach times end onc
 tap.run("a disk that does not answer: what runs goes on, nothing new begins, and all comes when it does", stalled)
 tap.run("a disk that never answers: the process ends with a last word, and nothing answered is lost", stuck)
 tap.run("and so does one that is to stop", lambda: stuck_at_the_end("commit@12=wait:600000", True))
+tap.run("and one whose loop hangs in what it writes itself", lambda: loop_itself("mark@3=wait:600000"))
 tap.run("and one whose very last record does not come back", lambda: stuck_at_the_end("commit@3=wait:600000", False))
 tap.run("a stop ends where the log has failed", ended_at_the_end)
 tap.run("a place for anchors that does not answer: nothing waits for it", second_place)

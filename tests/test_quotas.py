@@ -4,6 +4,7 @@ another at a tenant's; turns whose client gives credit for a byte stand where th
 import json
 import os
 import subprocess
+import sys
 import tempfile
 
 import ar1
@@ -15,14 +16,20 @@ folder = tempfile.mkdtemp(prefix="hf-quota-")
 DOOR = f"ipc://{folder}/red.sock"
 TENANTS = os.path.join(folder, "tenants")
 with open(os.open(TENANTS, os.O_CREAT | os.O_WRONLY, 0o600), "w") as file:
-    file.write(f"tenant red listen={DOOR}\nallow red uid={os.getuid()} name=ann\n")
+    file.write(f"tenant red listen={DOOR}\nallow red uid={os.getuid()} name=ann roles=agent,gateway\n")
 
 LIMIT, SESSIONS, TURNS = 190000, 4, 2
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "900000", "--strikes", "0", "--tenants", TENANTS, "--share", "no",
-                "--stream-bytes", "1024", "--principal-bytes", str(LIMIT), "--sessions-principal", str(SESSIONS), "--turns-principal", str(TURNS))
+                "--stream-bytes", "1024", "--principal-bytes", str(LIMIT), "--sessions-principal", str(SESSIONS), "--turns-principal", str(TURNS), "--principals", "200")
 red = Wire(DOOR)
 LONGEST = 260  # of the tiny model's tokens: "the"; 342 of it are more than may lie unread
 PAGE = red.ok("model.show")["r"]["page_bytes"]
+
+
+def holdfast(*words):
+    p = subprocess.run([f"{BUILD}/holdfast", "--endpoint", daemon.endpoint, *words], capture_output=True, text=True, timeout=60 * ar1.SLOW)
+    assert p.returncode == 0, p
+    return p.stdout
 
 
 def charge(prompt, output):
@@ -151,11 +158,6 @@ def shown(wire):
     theirs = red.open(label="theirs")
     assert me.turn(session, words(40), max_tokens=3, ignore_end=True).status == "limit"
 
-    def holdfast(*words):
-        p = subprocess.run([f"{BUILD}/holdfast", "--endpoint", daemon.endpoint, *words], capture_output=True, text=True, timeout=60 * ar1.SLOW)
-        assert p.returncode == 0, p
-        return p.stdout
-
     ledger = json.loads(holdfast("--json", "ledger"))
     (line,) = [p for p in ledger["principals"] if p["principal"] == ME]
     assert line["granted"] == line["charged"] == 2 * PAGE and line["limit"] == LIMIT, ledger
@@ -177,11 +179,40 @@ def shown(wire):
         at.ok("session.close", sess=s)
 
 
+def many(_):
+    """More principals than a list has: a part of them, and how many are behind it, as of sessions."""
+    names = {ME, "red/ann"} | {f"red/ann/u{i}" for i in range(120)}
+    for i in range(120):
+        wire = Wire(DOOR, hello=False)
+        wire.send(ar1.HELLO, 0, {"client": "test", "minor": 0, "caps": [], "act_as": f"u{i}"})
+        assert wire.expect(ar1.WELCOME)[3]["principal"] == f"red/ann/u{i}"
+        wire.close()
+    parts = [me.ok("ledger.show", {"first": first, "count": 50})["r"] for first in (0, 50, 100, 150)]
+    assert [[len(p["principals"]), p["more"]["principals"]] for p in parts] == [[50, 72], [50, 22], [22, 0], [0, 0]], parts
+    listed = [p["principal"] for part in parts for p in part["principals"]]
+    assert len(set(listed)) == len(listed) == 122 and set(listed) == names, listed
+    whole = me.ok("ledger.show")["r"]
+    assert len(whole["principals"]) == 100 and whole["more"] == {"principals": 22, "sessions": 0}, whole
+    assert "... and 22 more principals: see --first, --count" in holdfast("ledger")
+    assert "more" not in holdfast("ledger", "--first", "100")
+    sys.dont_write_bytecode = True
+    sys.path.insert(0, os.path.join(os.environ.get("SRCDIR", "."), "clients", "python"))
+    from holdfast import Client
+    with Client(daemon.endpoint) as client:
+        assert client.ledger(first=100)["more"] == {"principals": 0, "sessions": 0}
+        assert client.ledger(count=2)["more"]["principals"] == 120
+    mine = [me.open() for _ in range(3)]
+    assert me.ok("ledger.show", {"count": 2})["r"]["more"]["sessions"] == 1
+    for session in mine:
+        me.ok("session.close", sess=session)
+
+
 tap = Tap()
 daemon_rig.run(tap, daemon, me, [
     ("a principal has as many sessions as it may; a neighbour is served", by_sessions),
     ("as many turns of it run as may; the next one waits for a turn and says so", by_turns),
     ("its grants and its running turns are charged together; what does not fit is clipped, waits or is refused by the numbers", by_bytes),
-    ("the ledger shows deployment, accounts, principals and sessions, and nobody else's", shown)])
+    ("the ledger shows deployment, accounts, principals and sessions, and nobody else's", shown),
+    ("more principals than a list has are listed in parts, with a count of the rest", many)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -5,6 +5,7 @@
  */
 #include "config.h"
 
+#include "runtime/store_inside.h"
 #include "tests/store_dir.h"
 
 static struct store_reader *reader;
@@ -162,10 +163,45 @@ static void times(void)
 	store_reader_close(&reader);
 }
 
+/* A step of very many records, each of another kind of run: its parts all bear the time of its end, which is
+   looked for once and not for each of them. */
+static void step_large(void)
+{
+	enum { RECORDS = 20000 };
+	struct store *s;
+	struct store_options o = dir_options();
+	o.ring_records = 32768;
+	REQUIRE(store_open(&o, &s, store_reason, &store_warning) == 0);
+	for (uint32_t i = 0; i < RECORDS; i++) {
+		const struct store_record r = {.kind = STORE_CONFIG, .reason = CONFIG_RELOAD, .turn = i};
+		REQUIRE(store_push(s, &r) == 0);
+	}
+	const struct store_record end = step_end(1);
+	EXPECT_EQ(store_push(s, &end), 0);
+	EXPECT(durable_wait(s, 1));
+	printf("# %llu records passed in search of the end of %u\n", (unsigned long long)s->looked, RECORDS);
+	EXPECT(s->looked > 0 && s->looked <= RECORDS);
+	EXPECT_EQ(store_close(&s), 0);
+	REQUIRE(store_reader_open(store_dir, &reader, store_reason) == 0);
+	uint32_t count = 0;
+	uint64_t wall = 0, wrong = 0;
+	for (uint64_t seq = 2; seq < store_reader_last(reader); seq++) {
+		EXPECT_EQ(store_reader_entry(reader, seq, &entry), 0);
+		for (uint32_t i = 0; i < entry.count; i++)
+			wrong += entry.records[i].turn != count++;
+		wrong += wall != 0 && entry.wall_ns != wall;
+		wall = entry.wall_ns;
+	}
+	EXPECT_EQ(count, RECORDS);
+	EXPECT_EQ(wrong, 0);
+	store_reader_close(&reader);
+}
+
 int main(void)
 {
 	dir_run(runs, "runs of pages are one row, and what differs is not");
 	dir_run(damaged, "a damaged row is met with: an incident, and nothing of it is believed");
 	dir_run(times, "an entry bears the time of its step, and none seems to go back");
+	dir_run(step_large, "a step of 20,000 records: its end is looked for once");
 	return tap_done();
 }
