@@ -54,7 +54,8 @@ const char *tool_command(const struct said *o, const char *name);
 /* Asks the user, who may say so for all that follow; nobody: at the end of input, or a signal came. */
 enum consent { CONSENT_GIVEN, CONSENT_REFUSED, CONSENT_NOBODY };
 enum consent tool_allowed(struct said *o, const char *name);
-/* Runs the command with the arguments on its standard input; its output, to be freed. NULL: it cannot. */
+/* Runs the command with the arguments on its standard input; its output, to be freed. NULL: it cannot. When
+   `interrupted` is set it is ended. */
 char *tool_run(const char *command, const char *arguments);
 
 /* Opens the session that --session names, or a new one. */
@@ -74,6 +75,7 @@ void print_text(void *stream, const char *text, size_t length);
 
 /* Results for people. */
 int rows_of_terminal(void);
+int columns_of_terminal(void); /* where there is none more than anything needs */
 void print_sessions(struct wire_value r);
 void print_ledger(struct wire_value r);
 void print_pages(struct wire_value r);

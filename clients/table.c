@@ -1,6 +1,6 @@
 /*
  * Results as tables and lists for people. Columns are as wide as what is in them. Where the terminal is
- * narrower, those that are missed least are left out, and the last is cut.
+ * narrower, those that are missed least are left out, and the last is cut if it is text; no id and no number is.
  */
 #include "config.h"
 
@@ -14,8 +14,8 @@
 #include "clients/command.h"
 #include "clients/item.h"
 
-enum { CELL = 72, COLUMNS_MAX = 10, LAST_WIDE = 8 };
-enum cell_kind { CELL_TEXT, CELL_NUMBER, CELL_MIB, CELL_AGE, CELL_KINDS };
+enum { CELL = 72, COLUMNS_MAX = 10, CUT_WIDE = 8 /* no text is cut to less */ };
+enum cell_kind { CELL_TEXT, CELL_ID, CELL_NUMBER, CELL_MIB, CELL_AGE, CELL_KINDS };
 
 struct column {
 	const char *title, *key;
@@ -43,7 +43,7 @@ void print_text(void *stream, const char *text, size_t length)
 	}
 }
 
-static int columns_of_terminal(void)
+int columns_of_terminal(void)
 {
 	struct winsize w;
 	if (isatty(1) && ioctl(1, TIOCGWINSZ, &w) == 0 && w.ws_col > 0)
@@ -104,7 +104,7 @@ static void cell(struct wire_value v, uint8_t kind, char out[CELL])
 	snprintf(out, CELL, "-");
 	if (!v.at)
 		return;
-	if (kind == CELL_TEXT || !wire_get_u64(v, &n))
+	if (kind == CELL_TEXT || kind == CELL_ID || !wire_get_u64(v, &n))
 		cell_text(v, out);
 	else if (kind == CELL_MIB)
 		snprintf(out, CELL, "%.1f", (double)n / (1 << 20));
@@ -123,14 +123,14 @@ static int width(const char *text)
 	return n;
 }
 
-static void print_cell(const char *text, int wide, bool right, bool last, int room)
+static void print_cell(const char *text, int wide, bool right, bool last)
 {
 	int n = width(text);
 	for (int i = n; right && i < wide; i++)
 		putchar(' ');
 	for (int i = 0; *text; text++) {
 		i += ((unsigned char)*text & 0xc0) != 0x80;
-		if (i <= room || !last)
+		if (i <= wide)
 			putchar(*text);
 	}
 	for (int i = n; !right && !last && i < wide; i++)
@@ -139,10 +139,53 @@ static void print_cell(const char *text, int wide, bool right, bool last, int ro
 		fputs("  ", stdout);
 }
 
+/* What the columns that are not left out take, with the last one cut as far as it may be. */
+static int columns_take(const struct column *c, int columns, const int *wide, const bool *out, int *last)
+{
+	int all = -2;
+	*last = 0;
+	for (int k = 0; k < columns; k++)
+		if (!out[k]) {
+			all += wide[k] + 2;
+			*last = k;
+		}
+	if (c[*last].kind % CELL_KINDS == CELL_TEXT && wide[*last] > CUT_WIDE)
+		all -= wide[*last] - CUT_WIDE;
+	return all;
+}
+
+/* Leaves out columns until the rest has room; what has room again beside those that were left out later is
+   shown after all. Cuts what must be cut. Returns the last that is shown. */
+static int columns_choose(const struct column *c, int columns, int *wide, bool *out)
+{
+	const int room = columns_of_terminal();
+	int last, spare = 1;
+	for (; columns_take(c, columns, wide, out, &last) > room && spare <= columns; spare++)
+		for (int k = 0; k < columns; k++)
+			out[k] |= c[k].kind / CELL_KINDS == spare;
+	while (--spare > 0)
+		for (int k = 0; k < columns; k++)
+			if (c[k].kind / CELL_KINDS == spare) {
+				out[k] = false;
+				out[k] = columns_take(c, columns, wide, out, &last) > room;
+			}
+	int over = columns_take(c, columns, wide, out, &last) - room;
+	if (c[last].kind % CELL_KINDS == CELL_TEXT && wide[last] > CUT_WIDE) {
+		over += wide[last] - CUT_WIDE;
+		const int cut = over > wide[last] - CUT_WIDE ? wide[last] - CUT_WIDE : over > 0 ? over : 0;
+		wide[last] -= cut;
+		over -= cut;
+	}
+	/* Names may be long, and nothing is left to leave out. */
+	if (over > 0 && c[0].kind % CELL_KINDS == CELL_TEXT)
+		wide[0] = wide[0] - over < CUT_WIDE ? CUT_WIDE : wide[0] - over;
+	return last;
+}
+
 /* rows: count × columns cells. */
 static void print_rows(const struct column *c, int columns, char (*cells)[CELL], size_t count)
 {
-	int wide[COLUMNS_MAX], room = columns_of_terminal();
+	int wide[COLUMNS_MAX];
 	bool out[COLUMNS_MAX] = {false};
 	for (int k = 0; k < columns; k++) {
 		wide[k] = width(c[k].title);
@@ -150,21 +193,13 @@ static void print_rows(const struct column *c, int columns, char (*cells)[CELL],
 			int n = width(cells[i * (size_t)columns + (size_t)k]);
 			wide[k] = n > wide[k] ? n : wide[k];
 		}
-		if (k + 1 < columns)
-			room -= wide[k] + 2;
 	}
-	const int last = wide[columns - 1] < LAST_WIDE ? wide[columns - 1] : LAST_WIDE;
-	for (int spare = 1; room < last && spare <= columns; spare++)
-		for (int k = 0; k < columns; k++)
-			if (c[k].kind / CELL_KINDS == spare) {
-				out[k] = true;
-				room += wide[k] + 2;
-			}
+	const int last = columns_choose(c, columns, wide, out);
 	for (size_t i = 0; i <= count; i++) {
 		for (int k = 0; k < columns; k++)
 			if (!out[k])
 				print_cell(i == 0 ? c[k].title : cells[(i - 1) * (size_t)columns + (size_t)k],
-						wide[k], c[k].kind % CELL_KINDS != CELL_TEXT, k + 1 == columns, room);
+						wide[k], c[k].kind % CELL_KINDS > CELL_ID, k == last);
 		putchar('\n');
 	}
 }
@@ -200,11 +235,11 @@ static void print_table(struct wire_value rows, const struct column *c, int colu
 void print_sessions(struct wire_value r)
 {
 	static const struct column c[] = {
-		{"SESSION", "sess", CELL_TEXT}, {"STATE", "state", CELL_TEXT},
-		{"TURN", "turn", SPARE(3, CELL_NUMBER)}, {"TOKENS", "history", CELL_NUMBER},
-		{"HELD", "resident", SPARE(2, CELL_NUMBER)}, {"MiB", "bytes", CELL_MIB},
+		{"SESSION", "sess", CELL_ID}, {"STATE", "state", SPARE(9, CELL_TEXT)},
+		{"TURN", "turn", SPARE(3, CELL_NUMBER)}, {"TOKENS", "history", SPARE(6, CELL_NUMBER)},
+		{"HELD", "resident", SPARE(2, CELL_NUMBER)}, {"MiB", "bytes", SPARE(8, CELL_MIB)},
 		{"LOWER", "lower", SPARE(1, CELL_MIB)}, {"IDLE", "idle_ms", SPARE(4, CELL_AGE)},
-		{"BACK IN", "returns_in_ms", CELL_AGE}, {"LABEL", "label", CELL_TEXT},
+		{"BACK IN", "returns_in_ms", SPARE(5, CELL_AGE)}, {"LABEL", "label", SPARE(7, CELL_TEXT)},
 	};
 	print_table(r, c, COUNT(c));
 }
@@ -213,27 +248,28 @@ void print_ledger(struct wire_value r)
 {
 	static const struct column accounts[] = {
 		{"MiB", "", CELL_TEXT}, {"free", "free", CELL_MIB},
-		{"running", "running", CELL_MIB},
-		{"promised", "promised", CELL_MIB}, {"retained", "retained", CELL_MIB},
-		{"shared", "shared", CELL_MIB}, {"moving", "moving", CELL_MIB},
-		{"doomed", "doomed", CELL_MIB},
+		{"running", "running", SPARE(6, CELL_MIB)},
+		{"promised", "promised", SPARE(3, CELL_MIB)}, {"retained", "retained", SPARE(5, CELL_MIB)},
+		{"shared", "shared", SPARE(4, CELL_MIB)}, {"moving", "moving", SPARE(2, CELL_MIB)},
+		{"doomed", "doomed", SPARE(1, CELL_MIB)},
 	};
 	static const struct column principals[] = {
-		{"PRINCIPAL", "principal", CELL_TEXT}, {"SESSIONS", "sessions", CELL_NUMBER},
-		{"OF", "sessions_limit", SPARE(1, CELL_NUMBER)}, {"TURNS", "turns", CELL_NUMBER},
-		{"RUN", "running", CELL_NUMBER}, {"OF", "running_limit", SPARE(2, CELL_NUMBER)},
-		{"MiB", "bytes", CELL_MIB}, {"GRANTED", "granted", CELL_MIB}, {"CHARGED", "charged", CELL_MIB},
-		{"LIMIT", "limit", CELL_MIB},
+		{"PRINCIPAL", "principal", CELL_TEXT}, {"SESSIONS", "sessions", SPARE(8, CELL_NUMBER)},
+		{"OF", "sessions_limit", SPARE(1, CELL_NUMBER)}, {"TURNS", "turns", SPARE(5, CELL_NUMBER)},
+		{"RUN", "running", SPARE(3, CELL_NUMBER)}, {"OF", "running_limit", SPARE(2, CELL_NUMBER)},
+		{"MiB", "bytes", CELL_MIB}, {"GRANTED", "granted", SPARE(4, CELL_MIB)},
+		{"CHARGED", "charged", SPARE(6, CELL_MIB)}, {"LIMIT", "limit", SPARE(7, CELL_MIB)},
 	};
 	static const struct column sessions[] = {
-		{"SESSION", "sess", CELL_TEXT}, {"PRINCIPAL", "principal", SPARE(1, CELL_TEXT)},
-		{"STATE", "state", CELL_TEXT}, {"MiB", "bytes", CELL_MIB}, {"LOWER", "lower", SPARE(2, CELL_MIB)},
-		{"GRANTED", "granted", CELL_MIB}, {"CHARGED", "charged", CELL_MIB},
-		{"PROMISED", "promised", SPARE(3, CELL_MIB)}, {"LABEL", "label", CELL_TEXT},
+		{"SESSION", "sess", CELL_ID}, {"PRINCIPAL", "principal", SPARE(1, CELL_TEXT)},
+		{"STATE", "state", SPARE(8, CELL_TEXT)}, {"MiB", "bytes", SPARE(7, CELL_MIB)},
+		{"LOWER", "lower", SPARE(2, CELL_MIB)}, {"GRANTED", "granted", SPARE(4, CELL_MIB)},
+		{"CHARGED", "charged", SPARE(6, CELL_MIB)}, {"PROMISED", "promised", SPARE(3, CELL_MIB)},
+		{"LABEL", "label", SPARE(5, CELL_TEXT)},
 	};
 	static const struct column deployment[] = {
 		{"DEPLOYMENT", "", CELL_TEXT}, {"MiB", "bytes", CELL_MIB},
-		{"FREE", "free", CELL_MIB}, {"TURNS", "turns", CELL_NUMBER},
+		{"FREE", "free", SPARE(2, CELL_MIB)}, {"TURNS", "turns", SPARE(1, CELL_NUMBER)},
 	};
 	print_table(wire_find(r, "accounts"), accounts, COUNT(accounts));
 	uint32_t count;
@@ -263,10 +299,10 @@ void print_ledger(struct wire_value r)
 void print_pages(struct wire_value r)
 {
 	static const struct column c[] = {
-		{"PAGE", "page", CELL_NUMBER}, {"GROUP", "group", CELL_NUMBER},
-		{"STATE", "state", CELL_TEXT}, {"TAG", "tag", CELL_NUMBER},
-		{"OWNERS", "owners", CELL_NUMBER}, {"POSITION", "position", CELL_NUMBER},
-		{"SESSION", "sess", CELL_TEXT},
+		{"PAGE", "page", CELL_NUMBER}, {"GROUP", "group", SPARE(2, CELL_NUMBER)},
+		{"STATE", "state", SPARE(5, CELL_TEXT)}, {"TAG", "tag", SPARE(1, CELL_NUMBER)},
+		{"OWNERS", "owners", SPARE(3, CELL_NUMBER)}, {"POSITION", "position", SPARE(4, CELL_NUMBER)},
+		{"SESSION", "sess", SPARE(6, CELL_ID)},
 	};
 	print_table(r, c, COUNT(c));
 }

@@ -1,6 +1,7 @@
 /*
  * Tools that the command line runs for a model, with the user's consent: a command for each name, given
- * the call's arguments as JSON on standard input; what it prints is the result.
+ * the call's arguments as JSON on standard input; what it prints is the result. A signal that ends the turn
+ * or the chat ends the tool that runs.
  */
 #include "config.h"
 
@@ -11,11 +12,12 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "clients/command.h"
 
-enum { RESULT_BYTES = 64 << 10 };
+enum { RESULT_BYTES = 64 << 10, GRACE_MS = 2000 /* from the signal to SIGKILL */, LOOK_MS = 2 };
 
 const char *tool_command(const struct said *o, const char *name)
 {
@@ -52,9 +54,12 @@ enum consent tool_allowed(struct said *o, const char *name)
 	}
 }
 
-/* The child: the command with the two pipes, and no signal handling of ours. */
-static void child(const char *command, const int in[2], const int out[2])
+/* The child: the command with the two pipes, and no signal handling of ours. What it starts ends with it:
+   they are a group, but on a terminal, which reads for one group alone and itself sends that its signals. */
+static void child(const char *command, const int in[2], const int out[2], bool group)
 {
+	if (group)
+		setpgid(0, 0);
 	dup2(in[0], 0);
 	dup2(out[1], 1);
 	for (int i = 0; i < 2; i++) {
@@ -66,11 +71,12 @@ static void child(const char *command, const int in[2], const int out[2])
 	_exit(127);
 }
 
-/* Writes the arguments and reads the result at once, so that neither side waits for the other. */
+/* Writes the arguments and reads the result at once, so that neither side waits for the other; no longer than
+   until a signal came: should it come just before the wait, the alarm that follows it ends that. */
 static size_t exchange(int to, int from, const char *arguments, char *result)
 {
 	size_t left = strlen(arguments), length = 0;
-	while (from >= 0) {
+	while (from >= 0 && !interrupted) {
 		struct pollfd p[2] = {{from, POLLIN, 0}, {left ? to : -1, POLLOUT, 0}};
 		char drain[4096];
 		if (!left && to >= 0) {
@@ -101,6 +107,25 @@ static size_t exchange(int to, int from, const char *arguments, char *result)
 	return length;
 }
 
+/* Waits for it, and ends it when a signal came: by the same, and who does not heed that by SIGKILL. Returns
+   what waitpid says. It looks again and again, since a signal just before a wait would not end that. */
+static int child_wait(pid_t pid, bool group)
+{
+	const struct timespec look = {.tv_nsec = LOOK_MS * 1000000L};
+	int status = 0, told_ms = 0;
+	pid_t got;
+	while ((got = waitpid(pid, &status, WNOHANG)) == 0 || (got < 0 && errno == EINTR)) {
+		if (interrupted && (told_ms == 0 || told_ms == GRACE_MS))
+			kill(group ? -pid : pid, told_ms == 0 ? interrupted : SIGKILL);
+		told_ms += interrupted ? LOOK_MS : 0;
+		nanosleep(&look, NULL);
+	}
+	/* What it had started and did not take along. */
+	if (group && interrupted)
+		kill(-pid, SIGKILL);
+	return status;
+}
+
 /* What is no character of UTF-8 would be refused by the wire. */
 static void plain(char *text, size_t length)
 {
@@ -125,6 +150,7 @@ static void plain(char *text, size_t length)
 char *tool_run(const char *command, const char *arguments)
 {
 	int in[2], out[2], status = 0;
+	const bool group = !isatty(0);
 	char *result = malloc(RESULT_BYTES + 64);
 	if (!result || pipe(in) != 0)
 		return free(result), NULL;
@@ -136,13 +162,15 @@ char *tool_run(const char *command, const char *arguments)
 	fflush(stdout);
 	const pid_t pid = fork();
 	if (pid == 0)
-		child(command, in, out);
+		child(command, in, out, group);
+	if (pid > 0 && group)
+		setpgid(pid, pid); /* both do: whoever is first */
 	close(in[0]);
 	close(out[1]);
 	size_t length = pid > 0 ? exchange(in[1], out[0], arguments, result) : (close(in[1]), 0);
 	close(out[0]);
-	while (pid > 0 && waitpid(pid, &status, 0) < 0 && errno == EINTR)
-		;
+	if (pid > 0)
+		status = child_wait(pid, group);
 	plain(result, length);
 	result[length] = 0;
 	if (pid < 0 || status != 0)

@@ -12,7 +12,12 @@
 
 #include "clients/command.h"
 
-enum { BAR = 48, INTERVAL_MS = 1000, ROWS_ABOVE = 9 /* of the sessions, and one for the cursor */ };
+enum {
+	BAR = 48, INTERVAL_MS = 1000,
+	ROWS_ABOVE = 9, /* of the sessions, and one for the cursor */
+	ROWS_BROKEN = 2, /* more of them, where the terminal is narrower than COLUMNS */
+	COLUMNS = 76
+};
 
 static void pause_ms(const struct said *o)
 {
@@ -36,33 +41,38 @@ static void print_bar(const char *name, struct wire_value account)
 		{"running", '#'}, {"retained", '='}, {"shared", '+'}, {"moving", '>'},
 		{"promised", '.'}, {"doomed", 'x'}, {"free", ' '}};
 	uint64_t all = 0, sum = 0;
+	char figures[64];
 	for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++)
 		all += number_of(account, parts[i].key);
 	if (all == 0)
 		return;
+	const int taken = 11 + snprintf(figures, sizeof figures, " %.1f of %.1f MiB",
+		(double)(all - number_of(account, "free")) / (1 << 20), (double)all / (1 << 20));
+	const int room = columns_of_terminal() - taken, bar = room < 1 ? 1 : room < BAR ? room : BAR;
 	printf("%-8s [", name);
 	for (size_t i = 0, at = 0; i < sizeof parts / sizeof parts[0]; i++) {
 		sum += number_of(account, parts[i].key);
-		for (const size_t to = (size_t)((double)sum / (double)all * BAR + 0.5); at < to; at++)
+		for (const size_t to = (size_t)((double)sum / (double)all * bar + 0.5); at < to; at++)
 			putchar(parts[i].mark);
 	}
-	printf("] %.1f of %.1f MiB\n", (double)(all - number_of(account, "free")) / (1 << 20),
-		(double)all / (1 << 20));
+	printf("]%s\n", figures);
 }
 
 static void print_top(struct wire_value health, struct wire_value ledger, struct wire_value sessions,
 	double rate)
 {
 	static const char *const accounts[] = {"device", "host", "disk", "stream"};
+	const char *between = columns_of_terminal() < COLUMNS ? "\n" : "";
 	struct wire_str state = {"", 0};
 	wire_get_str(wire_find(health, "state"), &state);
 	print_text(stdout, state.at, state.length);
-	printf(": %" PRIu64 " turns run, %" PRIu64 " wait, %" PRIu64 " sessions, %.1f tokens a second\n",
-		number_of(health, "turns_running"), number_of(health, "turns_waiting"),
+	printf(": %" PRIu64 " turns run, %" PRIu64 " wait,%s %" PRIu64 " sessions, %.1f tokens a second\n",
+		number_of(health, "turns_running"), number_of(health, "turns_waiting"), between,
 		number_of(health, "sessions"), rate);
 	for (size_t i = 0; i < sizeof accounts / sizeof accounts[0]; i++)
 		print_bar(accounts[i], wire_find(wire_find(ledger, "accounts"), accounts[i]));
-	puts("         # running  = retained  + shared  > moving  . promised\n");
+	printf("         # running  = retained  + shared%s%s  > moving  . promised\n\n", between,
+		*between ? "       " : "");
 	print_sessions(sessions);
 }
 
@@ -78,7 +88,8 @@ int command_top(struct said *o)
 		int code = hf_health(o->client, &health);
 		code = code ? (hf_ledger_show(o->client, &ledger), code) : hf_ledger_show(o->client, &ledger);
 		/* What a terminal has no room for would push the rest out. */
-		const int rows = rows_of_terminal() - ROWS_ABOVE;
+		const int rows = rows_of_terminal() - ROWS_ABOVE -
+				 (columns_of_terminal() < COLUMNS ? ROWS_BROKEN : 0);
 		const int last = hf_session_list(o->client, 0, !live ? WIRE_COUNT_MAX : rows > 1 ? (uint64_t)rows : 1,
 						 &sessions);
 		code = code ? code : last;

@@ -386,7 +386,7 @@ static char *ask(const char *prompt)
 }
 
 /* The result of a call: of its command, if the user allows it, or as the user types it. NULL: the end
-   of input. */
+   of input, or a signal came. */
 static char *result_of(struct said *o, const struct hf_tool_call *call)
 {
 	const char *command = tool_command(o, call->name);
@@ -399,6 +399,8 @@ static char *result_of(struct said *o, const struct hf_tool_call *call)
 	if (consent != CONSENT_GIVEN)
 		return consent == CONSENT_NOBODY ? NULL : strdup("error: the user refused this call");
 	text = tool_run(command, call->arguments);
+	if (interrupted)
+		return free(text), NULL; /* it was cut off: that is no result */
 	if (text)
 		fprintf(stderr, "%s", text[0] ? "" : "(no output)\n");
 	if (text)

@@ -26,6 +26,8 @@
 
 struct lower_disk;
 
+enum { EXPIRED_MAX = 1024 };
+
 struct daemon {
 	struct options options;
 	struct model *model;
@@ -120,6 +122,12 @@ struct daemon {
 	uint8_t *marks;         /* mapped; or NULL */
 	bool restore_other;     /* what is restored was made with another model or plan */
 	uint64_t swept_us, poke_steps_max; /* steps from a fault on purpose to its being found */
+	/* Sessions that nobody named for too long, the newest: who names one now hears that. */
+	struct expired {
+		uint32_t principal;
+		struct wire_id id;
+	} expired[EXPIRED_MAX];
+	uint64_t expired_count; /* free-running */
 	struct wire_id forgotten[256]; /* ops whose answers are being removed from the disk, the newest */
 	uint32_t forgotten_next, kernel_boot; /* kernel_boot: streams of another one are not joined */
 	struct inject inject;
@@ -449,7 +457,7 @@ void traffic_close(struct daemon *d);
 void histogram_add(struct histogram *h, uint64_t us);
 /* A token of the call was sampled just now; a turn has ended. */
 void metrics_token(struct daemon *d, struct call *c);
-void metrics_end(struct daemon *d, const struct effect *e);
+void metrics_end(struct daemon *d, const struct call *c, const struct effect *e);
 void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m);
 
 /* stop.c: how much of a text may be shown while a stop string could still begin in it. */

@@ -2,6 +2,8 @@
  * Who ends with whom: a fork that was tied to its parent is closed when that is, and so are its own tied
  * forks; a parent that is forgotten takes them along. And the end of sessions that nobody names any more.
  */
+#include <string.h>
+
 #include "runtime/events.h"
 #include "runtime/forget.h"
 
@@ -24,11 +26,26 @@ static void orphan_make(struct daemon *d, uint32_t session, bool forgotten)
 		session_unkeep(d, session);
 }
 
+static void expired_note(struct daemon *d, const struct session *s)
+{
+	d->expired[d->expired_count++ % EXPIRED_MAX] = (struct expired){s->principal, s->id};
+}
+
+bool session_expired(const struct daemon *d, uint32_t principal, const struct wire_id *id)
+{
+	const uint64_t known = d->expired_count < EXPIRED_MAX ? d->expired_count : EXPIRED_MAX;
+	for (uint64_t i = 0; i < known; i++)
+		if (d->expired[i].principal == principal && memcmp(&d->expired[i].id, id, sizeof *id) == 0)
+			return true;
+	return false;
+}
+
 /* All that hangs on the session. Each is looked at once, however deep they hang: what was looked at and is
    no orphan does not. */
 static void tied_mark(struct daemon *d, uint32_t session)
 {
 	const bool forgotten = d->sessions[session].forgets;
+	const bool expired = session_expired(d, d->sessions[session].principal, &d->sessions[session].id);
 	const uint64_t look = ++d->family_looks;
 	for (uint32_t i = 0; i < d->options.sessions; i++) {
 		struct session *s = &d->sessions[i];
@@ -42,8 +59,11 @@ static void tied_mark(struct daemon *d, uint32_t session)
 		for (uint32_t at = i; at != top; at = next) {
 			next = d->sessions[at].parent - 1;
 			d->sessions[at].looked = look;
-			if (tied)
-				orphan_make(d, at, forgotten);
+			if (!tied)
+				continue;
+			orphan_make(d, at, forgotten);
+			if (expired)
+				expired_note(d, &d->sessions[at]);
 		}
 	}
 }
@@ -122,6 +142,7 @@ uint64_t sessions_reap(struct daemon *d)
 		}
 		const struct event_part idle = {"idle_ms", NULL, (d->now_us - s->touched_us) / 1000};
 		event_say(d, s, "expired", &idle, 1);
+		expired_note(d, s);
 		if (least == ttl_us)
 			session_forget(d, i);
 		else

@@ -466,8 +466,10 @@ int method_session_check(struct daemon *d, uint32_t call, const struct wire_call
 	const uint32_t session = session_find(d, c->principal, &m->sess);
 	if (m->has_sess && session == NONE && c->peer != NONE)
 		authority_session(d, c->peer, &m->sess);
-	if (!m->has_sess || session == NONE)
+	if (!m->has_sess)
 		return ERR_NOT_FOUND;
+	if (session == NONE)
+		return session_expired(d, c->principal, &m->sess) ? ERR_EXPIRED : ERR_NOT_FOUND;
 	struct session *s = &d->sessions[session];
 	c->session = session;
 	c->owner = s->id;

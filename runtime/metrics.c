@@ -11,6 +11,11 @@
 #include "config.h"
 #include "runtime/daemon.h"
 
+enum { PAGES_MANY = 65536, PAGES_US = 1000000 };
+
+static const char *const columns[COLUMN_COUNT] = {
+	"free", "running", "promised", "retained", "shared", "moving", "doomed"};
+
 /* Upper bounds in microseconds; the last bucket has none. */
 static const uint64_t bounds[METRICS_BUCKETS - 1] = {
 	1000, 2500, 5000, 10000, 25000, 50000, 100000, 250000, 500000, 1000000, 2500000, 5000000,
@@ -35,9 +40,12 @@ void metrics_token(struct daemon *d, struct call *c)
 	c->token_us = d->now_us;
 }
 
-void metrics_end(struct daemon *d, const struct effect *e)
+void metrics_end(struct daemon *d, const struct call *c, const struct effect *e)
 {
 	struct stats *s = &d->stats;
+	struct principal *p = &d->principals[c->principal];
+	p->sampled += c->sampled;
+	p->prompt += e->as.end.resident + e->as.end.reloaded + e->as.end.recomputed + e->as.end.fresh;
 	if (e->as.end.end < METRICS_ENDS)
 		s->ends[e->as.end.end]++;
 	s->prompt[ORIGIN_RESIDENT] += e->as.end.resident;
@@ -124,14 +132,43 @@ static void put_ledger(const struct daemon *d, struct page_text *t)
 {
 	static const char *const accounts[ACCOUNT_COUNT] = {"weights", "workspace", "device", "host", "disk",
 							    "stream"};
-	static const char *const columns[COLUMN_COUNT] = {"free", "running", "promised", "retained", "shared",
-							  "moving", "doomed"};
 	head(t, "ledger_bytes", "gauge", "The memory ledger: bytes by account and column.");
 	for (uint32_t a = 0; a < ACCOUNT_COUNT; a++)
 		for (uint32_t c = 0; c < COLUMN_COUNT; c++)
 			put(t, "holdfast_ledger_bytes{account=\"%s\",column=\"%s\"} %llu\n", accounts[a], columns[c],
 			    (unsigned long long)sched_ledger(d->sched, (enum account)a, (enum column)c));
 	one(t, "page_bytes", "gauge", "Bytes of one KV page.", d->limits.group[0].page_bytes);
+}
+
+/* One scrape after another must not take the loop's time where there are very many. */
+static void pages_count_all(struct daemon *d)
+{
+	struct stats *s = &d->stats;
+	uint64_t all = 0;
+	for (uint32_t g = 0; g < d->limits.group_count; g++)
+		for (uint32_t place = 0; place < PLACE_COUNT; place++)
+			all += d->limits.group[g].page_count[place];
+	if (all > PAGES_MANY && s->pages_us && d->now_us < s->pages_us + PAGES_US)
+		return;
+	s->pages_us = d->now_us;
+	for (uint32_t g = 0; g < d->limits.group_count; g++)
+		sched_pages(d->sched, g, s->pages[g]);
+}
+
+static void put_pages(struct daemon *d, struct page_text *t)
+{
+	static const char *const places[PLACE_COUNT] = {"device", "host", "disk"};
+	pages_count_all(d);
+	head(t, "pages", "gauge", "KV pages by group, place and column.");
+	for (uint32_t g = 0; g < d->limits.group_count; g++)
+		for (uint32_t place = 0; place < PLACE_COUNT; place++)
+			for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+				put(t, "holdfast_pages{group=\"%u\",place=\"%s\",column=\"%s\"} %llu\n", g, places[place],
+				    columns[c], (unsigned long long)d->stats.pages[g][place][c]);
+	head(t, "group_page_bytes", "gauge", "Bytes of one KV page of a group.");
+	for (uint32_t g = 0; g < d->limits.group_count; g++)
+		put(t, "holdfast_group_page_bytes{group=\"%u\"} %llu\n", g,
+		    (unsigned long long)d->limits.group[g].page_bytes);
 }
 
 static void put_disk(const struct daemon *d, struct page_text *t)
@@ -154,7 +191,48 @@ static uint64_t sessions_of(const struct daemon *d, uint32_t principal)
 	return count;
 }
 
-static void put_work(const struct daemon *d, struct page_text *t, uint32_t call)
+/* Of one that is used, and that the client may see. */
+static bool principal_shown(const struct daemon *d, uint32_t call, uint32_t principal)
+{
+	return d->principals[principal].name[0] && call_sees(d, call, principal);
+}
+
+static uint64_t sampled_of(const struct daemon *d, uint32_t principal)
+{
+	uint64_t sampled = d->principals[principal].sampled;
+	for (uint32_t i = 0; i < d->calls_top; i++)
+		if (d->calls[i].state == CALL_RUNNING && d->calls[i].principal == principal)
+			sampled += d->calls[i].sampled;
+	return sampled;
+}
+
+static void put_principals(const struct daemon *d, struct page_text *t, uint32_t call)
+{
+	const uint32_t all = principals_all(d);
+	head(t, "principal_sessions", "gauge", "Sessions of a principal that the client may see.");
+	for (uint32_t p = 0; p < all; p++)
+		if (principal_shown(d, call, p))
+			labelled(t, "principal_sessions", "principal", d->principals[p].name, sessions_of(d, p));
+	head(t, "principal_bytes", "gauge", "KV bytes of a principal that the client may see.");
+	for (uint32_t p = 0; p < all; p++)
+		if (principal_shown(d, call, p))
+			labelled(t, "principal_bytes", "principal", d->principals[p].name,
+				 sched_principal_bytes(d->sched, p));
+	head(t, "principal_prompt_tokens_total", "counter",
+	     "Tokens of prompts of the turns that have ended, of a principal that the client may see.");
+	for (uint32_t p = 0; p < all; p++)
+		if (principal_shown(d, call, p))
+			labelled(t, "principal_prompt_tokens_total", "principal", d->principals[p].name,
+				 d->principals[p].prompt);
+	head(t, "principal_generation_tokens_total", "counter",
+	     "Tokens sampled for a principal that the client may see.");
+	for (uint32_t p = 0; p < all; p++)
+		if (principal_shown(d, call, p))
+			labelled(t, "principal_generation_tokens_total", "principal", d->principals[p].name,
+				 sampled_of(d, p));
+}
+
+static void put_work(const struct daemon *d, struct page_text *t)
 {
 	uint64_t running = 0, waiting = 0, kept = 0, sessions = 0, peers = 0, detached = 0;
 	for (uint32_t i = 0; i < d->calls_top; i++) {
@@ -174,15 +252,6 @@ static void put_work(const struct daemon *d, struct page_text *t, uint32_t call)
 	one(t, "calls_kept", "gauge", "Ended calls that can be asked for again.", kept);
 	one(t, "sessions", "gauge", "Sessions of all principals.", sessions);
 	one(t, "connections", "gauge", "Connections that have said HELLO.", peers);
-	head(t, "principal_sessions", "gauge", "Sessions of a principal that the client may see.");
-	for (uint32_t p = 0; p < principals_all(d); p++)
-		if (d->principals[p].name[0] && call_sees(d, call, p))
-			labelled(t, "principal_sessions", "principal", d->principals[p].name, sessions_of(d, p));
-	head(t, "principal_bytes", "gauge", "KV bytes of a principal that the client may see.");
-	for (uint32_t p = 0; p < principals_all(d); p++)
-		if (d->principals[p].name[0] && call_sees(d, call, p))
-			labelled(t, "principal_bytes", "principal", d->principals[p].name,
-				 sched_principal_bytes(d->sched, p));
 }
 
 void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
@@ -197,8 +266,9 @@ void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 		"holdfast_uptime_seconds %.3f\n", (double)(d->now_us - d->started_us) / 1e6);
 	one(&t, "loop_turns_total", "counter", "Turns of the loop.", d->loop_turns);
 	put_tokens(d, &t);
-	put_work(d, &t, call);
+	put_work(d, &t);
 	put_ledger(d, &t);
+	put_pages(d, &t);
 	if (d->disk)
 		put_disk(d, &t);
 	one(&t, "calls_total", "counter", "Calls accepted.", d->stats.calls);
@@ -207,6 +277,14 @@ void metrics_show(struct daemon *d, uint32_t call, const struct wire_call *m)
 	one(&t, "mutes_total", "counter", "Peers muted for malformed messages.", d->stats.mutes);
 	one(&t, "data_messages_total", "counter", "DATA messages sent.", d->stats.data);
 	one(&t, "data_bytes_total", "counter", "Bytes of text sent.", d->stats.data_bytes);
+	if (!t.full) {
+		const size_t length = t.length;
+		put_principals(d, &t, call);
+		/* Of very many no half is shown, and the rest is. */
+		if (t.full)
+			t.length = length;
+		t.full = false;
+	}
 	if (t.full) {
 		call_fail(d, call, ERR_TOO_BIG);
 		return;

@@ -21,6 +21,7 @@ enum { NONE = 0xffffffffu, ROUTING_MAX = 255, LABEL_MAX = 64, NAME_MAX_BYTES = 6
 struct principal {
 	char name[NAME_MAX_BYTES]; /* "uid:1000", "TENANT/NAME", "TENANT/NAME/ACT_AS"; empty: free */
 	uint32_t tenant;
+	uint64_t prompt, sampled; /* tokens of its turns that have ended */
 };
 
 /* A socket: one for calls and one for control for each tenant. */
@@ -221,6 +222,8 @@ struct stats {
 	uint64_t calls, resumes, rejects, mutes, data, data_bytes;
 	uint64_t prompt[ORIGIN_COUNT], ends[METRICS_ENDS];
 	struct histogram first_token, next_token, queue;
+	/* By group, place and column; where there are many they are counted once a second. */
+	uint64_t pages[SCHED_GROUP_MAX][PLACE_COUNT][COLUMN_COUNT], pages_us;
 };
 
 #endif

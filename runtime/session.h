@@ -21,6 +21,8 @@ bool session_orphan(const struct session *s);
 /* At the start: what it was tied to is gone, or was forgotten. It ends in the loop, with all that is tied to
    it. */
 void session_orphan_make(struct daemon *d, uint32_t session, bool forgotten);
+/* It is gone since nobody named it for too long; as far as is known. */
+bool session_expired(const struct daemon *d, uint32_t principal, const struct wire_id *id);
 /* Closes what was idle for too long, if there is such a limit. Returns when to look again. */
 uint64_t sessions_reap(struct daemon *d);
 uint32_t session_find(struct daemon *d, uint32_t principal, const struct wire_id *id);

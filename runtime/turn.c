@@ -602,7 +602,7 @@ void turn_over(struct daemon *d, uint32_t call, const struct effect *e)
 		turn_no_call_fill(d, c, &end);
 	}
 	const char *status = turn_status(e->as.end.end);
-	metrics_end(d, e);
+	metrics_end(d, c, e);
 	if (!refused)
 		traffic_turn(d, c, s, e);
 	end.status = (struct wire_str){status, strlen(status)};

@@ -17,6 +17,42 @@ uint64_t sched_ledger(const struct sched *s, enum account account, enum column c
 	return s->ledger[account][column];
 }
 
+static enum column column_of(const struct sched *s, const struct page *page)
+{
+	if (page->moving || page->state == PAGE_MOVING)
+		return COLUMN_MOVING;
+	if (page->state == PAGE_FREE)
+		return COLUMN_FREE;
+	if (page->state != PAGE_OWNED)
+		return COLUMN_DOOMED;
+	if (page->owners > 1)
+		return COLUMN_SHARED;
+	return page->place == PLACE_DEVICE && session_at(s, page->owner_xor)->state == SESSION_RUNNING
+		? COLUMN_RUNNING : COLUMN_RETAINED;
+}
+
+void sched_pages(const struct sched *s, uint32_t group, uint64_t out[PLACE_COUNT][COLUMN_COUNT])
+{
+	static const enum account account_of[PLACE_COUNT] = {ACCOUNT_DEVICE, ACCOUNT_HOST, ACCOUNT_DISK};
+	CHECK(group < s->limits.group_count);
+	memset(out, 0, PLACE_COUNT * sizeof *out);
+	if (s->limits.group_count == 1) {
+		for (uint32_t place = 0; place < PLACE_COUNT; place++)
+			for (uint32_t c = 0; c < COLUMN_COUNT; c++)
+				out[place][c] = s->ledger[account_of[place]][c] / s->limits.group[0].page_bytes;
+		return;
+	}
+	for (uint32_t i = 0; i < pages_of_group(s, group); i++) {
+		const struct page *page = page_at(s, group, i);
+		out[page->place][column_of(s, page)]++;
+	}
+	/* As the ledger is settled: of the promises what free pages back. */
+	const uint64_t promised = window_of(s, group) ? window_promised(s, group) : s->promised_units;
+	uint64_t *device = out[PLACE_DEVICE];
+	device[COLUMN_PROMISED] = promised < device[COLUMN_FREE] ? promised : device[COLUMN_FREE];
+	device[COLUMN_FREE] -= device[COLUMN_PROMISED];
+}
+
 int sched_session(const struct sched *s, uint32_t session, struct session_view *out)
 {
 	if (session >= s->limits.session_count || session_at(s, session)->state == SESSION_FREE)

@@ -287,6 +287,125 @@ def fits(wire):
         wire.ok("session.close", sess=session)
 
 
+def cells(text, where):
+    """The tables of a picture: each row as a dict by title. Titles and cells without spaces."""
+    rows, titles = [], None
+    for line in text.replace("\r", "").split("\n"):
+        if not line.strip() or line[0] in " :" or "[" in line or "tokens a second" in line or "turns run" in line:
+            titles = None
+            continue
+        if titles is None:
+            titles = line.replace("BACK IN", "BACK_IN").split()
+            continue
+        assert len(line.split()) in (len(titles), len(titles) - 1), (where, titles, line)  # a label may be empty
+        rows.append(dict(zip(titles, line.split())))
+    return rows
+
+
+def narrow(wire):
+    """On a small terminal each table leaves out columns, and what it shows is whole; so does the live picture."""
+    sessions = [wire.open(label="w" + "x" * 30) for _ in range(3)]
+    wire.turn(sessions[0], words(30), max_tokens=2, ignore_end=True)
+    for what, last in (("sessions", sessions[-1].hex()), ("ledger", sessions[-1].hex()), ("pages", "\r\n")):
+        whole = cells(run(what)[0], what)
+        for columns in (40, 60, 80):
+            out, code = on_a_terminal([what], 200, columns, b"", last)
+            lines = out.replace("\r", "").split("\n")
+            assert code == 0 and all(len(line) <= columns for line in lines), (what, columns, out)
+            rows = cells(out, (what, columns))
+            assert len(rows) == len(whole), (what, columns, out)
+            for row, full in zip(rows, whole):
+                for title, cell in row.items():
+                    cut = title in ("LABEL", "PRINCIPAL")
+                    assert full[title] == cell or cut and full[title].startswith(cell) or title in ("IDLE", "BACK_IN"), (what, columns, row)
+                assert not {"SESSION", "PAGE", "PRINCIPAL", "DEPLOYMENT", "MiB"}.isdisjoint(row), (what, columns, row)
+            assert what == "pages" or any(s.hex() in out for s in sessions), out
+    for columns in (40, 60):
+        out, code = on_a_terminal(["top", "--interval", "50"], 24, columns, b"\x03", lambda out: out.count("\033[H") > 2)
+        picture = out.split("\033[2J")[2].replace("\r", "").split("\n")
+        assert len(picture) <= 24 and all(len(line) <= columns for line in picture), (columns, picture)
+        assert "tokens a second" in out and "device   [" in out and sessions[0].hex() in out, picture
+    for session in sessions:
+        wire.ok("session.close", sess=session)
+
+
+def rate(wire):
+    """`top` shows as many tokens a second as there were: what its pictures say makes what was sampled."""
+    session = wire.open()
+    began = time.time()
+    top = subprocess.Popen([HOLDFAST, "top", "--count", "1000", "--interval", "200"], stdout=subprocess.PIPE, text=True,
+                           env={**os.environ, "HOLDFAST_ENDPOINT": endpoint})
+    try:
+        rates = []
+
+        def more():
+            for line in top.stdout:
+                if "tokens a second" in line:
+                    rates.append(float(re.search(r"([0-9.]+) tokens a second", line)[1]))
+                    return rates[-1]
+            raise AssertionError("top ended")
+        assert more() == 0
+        assert len(wire.turn(session, words(9), max_tokens=40, ignore_end=True).ids) == 40
+        while not any(rates):
+            more()
+        while more() > 0:
+            pass
+    finally:
+        top.kill()
+        top.wait()
+        top.stdout.close()
+    # Between two pictures lies a fifth of a second at least, and all of it at most.
+    took = time.time() - began
+    assert sum(rates) * 0.2 <= 40.5 and sum(rates) * took >= 39.5, (rates, took)
+    wire.ok("session.close", sess=session)
+
+
+def signal_in_a_tool(wire):
+    """A SIGTERM, or Ctrl-C's signal, while a tool runs ends the tool with all that it has started, and the chat; its session is
+    closed. One that heeds no signal is ended too."""
+    for number, tool in ((signal.SIGTERM, "sleep 987 & sleep 986; echo never"), (signal.SIGTERM, "trap '' TERM; while :; do sleep 0.05; done"),
+                         (signal.SIGINT, "sleep 985")):
+        with Fake() as fake, tempfile.TemporaryDirectory() as folder:
+            chat = subprocess.Popen([HOLDFAST, "chat", "--tool", '{"name": "read_file"}', "--yes", "--run",
+                                     f"read_file=echo $$ >{folder}/pid; mv {folder}/pid {folder}/there; {tool}"],
+                                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                    env={**os.environ, "HOLDFAST_ENDPOINT": fake.at},
+                                    preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
+            try:
+                chat.stdin.write(b"tool\n")
+                chat.stdin.flush()
+                daemon_rig.until(lambda: os.path.exists(f"{folder}/there"))
+                with open(f"{folder}/there") as file:
+                    group = int(file.read())
+                chat.send_signal(number)
+                if number == signal.SIGINT:
+                    daemon_rig.until(lambda: not alive(group))
+                    chat.stdin.write(b"hello you\n")
+                    out, err = chat.communicate(timeout=30 * ar1.SLOW)
+                    assert chat.returncode == 0 and b"You said: hello you" in out, (chat.returncode, out, err)
+                else:
+                    out, err = chat.communicate(timeout=30 * ar1.SLOW)
+                    assert chat.returncode == 143 and b"never" not in err, (chat.returncode, out, err)
+                assert b"The tool says" not in out
+                daemon_rig.until(lambda: not alive(group))
+            finally:
+                chat.kill()
+                chat.wait()
+
+
+def alive(group):
+    """Somebody of the process group is there and no zombie."""
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/stat") as file:
+                fields = file.read().rsplit(")", 1)[1].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] not in "ZX":
+            return True
+    return False
+
+
 class Watcher:
     """holdfast watch, and the lines that it has printed."""
 
@@ -431,9 +550,9 @@ endpoint = daemon.endpoint
 wire = Wire(endpoint)
 tap = Tap()
 daemon_rig.run(tap, daemon, wire, [
-    ("top", top), ("what is for a terminal fits it", fits), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
+    ("top", top), ("top: tokens a second", rate), ("what is for a terminal fits it", fits), ("tables on narrow terminals", narrow), ("watch", watch), ("export and import", carried), ("metrics", metrics), ("chat --resume shows what was said and fences", resume),
     ("chat on a terminal: streaming, Ctrl-C, consent", chat_on_a_terminal), ("chat: Ctrl-C at the prompt", interrupt_at_the_prompt),
-    ("a signal before the call begins", interrupt_before_the_call), ("the library's threads take no signals", signals_of_threads), ("chat --resume on a terminal, twice", resume_on_a_terminal),
+    ("a signal while a tool runs", signal_in_a_tool), ("a signal before the call begins", interrupt_before_the_call), ("the library's threads take no signals", signals_of_threads), ("chat --resume on a terminal, twice", resume_on_a_terminal),
     ("completion of shells, from the tables", completion), ("man pages", man_pages)])
 tap.run("it ends with 0 at once, and no sanitizer spoke", left_clean, daemon)
 daemon_rig.finish(tap, daemon)

@@ -472,10 +472,18 @@ def idle_costs_nothing(daemon):
         with open(f"/proc/{daemon.process.pid}/stat") as file:
             fields = file.read().rsplit(")", 1)[1].split()
         return int(fields[11]) + int(fields[12])
+    looks, others = Wire(daemon.endpoint), [Wire(daemon.endpoint) for _ in range(200)]
+
+    def turns():
+        return looks.ok("health")["r"]["loop_turns"]
     time.sleep(0.5)
-    before = cpu()
+    before, turned = cpu(), turns()
     time.sleep(2)
+    turned = turns() - turned
     assert cpu() - before <= 2, cpu() - before
+    assert 1 <= turned <= 20, f"{turned} turns of the loop while nobody asked for anything"
+    for w in [looks, *others]:
+        w.close()
 
 
 def short_before_long(wire):
@@ -625,6 +633,7 @@ def drain(daemon, wire):
     goaway = wire.expect(ar1.GOAWAY, DATA)
     while goaway[0] != ar1.GOAWAY:
         goaway = wire.receive()
+    assert goaway[1:] == (0, 0, {"why": "shutdown", "deadline_ms": 10000 * ar1.SLOW, "retry_ms": 1000}, None), goaway
     late = wire.begin("session.open")
     wire.send(WINDOW, 0, {"op": op, "max_off": 1 << 20})
     ends = {}

@@ -375,7 +375,7 @@ def idle_sessions(wire):
             w.ok("session.hint", {"returns_in_ms": 10}, sess=kept)
             time.sleep(0.1)
         assert [s["sess"] for s in w.ok("session.list")["r"]] == [kept]
-        assert w.call("session.show", sess=idle).end["err"]["n"] == "not_found"
+        assert w.call("session.show", sess=idle).end["err"]["n"] == "expired"
         assert balanced(w)["retained"] == 0
     finally:
         assert own.stop() == 0
@@ -410,9 +410,14 @@ def results_too_late_or_too_large(wire):
         w.ok("session.close", sess=closed)
         assert given(w, closed, call, "42").end["err"]["n"] == "not_found"
         expired, call = waiting_for_a_tool(w)
+        tied = w.ok("session.fork", {"tied": True}, sess=expired)["sess"]
         daemon_rig.until(lambda: not watcher.ok("session.list")["r"])
         end = given(w, expired, call, "42").end
-        assert end["status"] == "error" and end["err"]["n"] in ("not_found", "expired"), end
+        assert end["status"] == "error" and end["err"]["n"] == "expired" and end["err"]["r"] == "no", end
+        # Whatever is asked of it, and of what ended with it; what was closed or never was is another thing.
+        for session, name in ((expired, "expired"), (tied, "expired"), (closed, "not_found"), (b"x" * 16, "not_found")):
+            for method in ("session.show", "session.close", "session.attach"):
+                assert w.call(method, sess=session).end["err"]["n"] == name, (method, session)
         assert balanced(watcher)["retained"] == 0
         w.close()
         large = "x" * (15 << 20)

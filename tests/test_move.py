@@ -130,6 +130,20 @@ def metrics(wire):
         assert buckets == sorted(buckets) and buckets[-1] == after[f"holdfast_{name}_count"] and len(buckets) == 16
     assert after['holdfast_ledger_bytes{account="device",column="retained"}'] > 0
     assert grown["holdfast_calls_total"] == 3 and grown["holdfast_data_messages_total"] >= 2
+    me = 'principal="uid:%d"' % os.getuid()
+    assert grown["holdfast_principal_generation_tokens_total{%s}" % me] == 12
+    assert grown["holdfast_principal_prompt_tokens_total{%s}" % me] == sum(
+        v for k, v in grown.items() if k.startswith("holdfast_prompt_tokens_total")) >= 95
+    for column in ("free", "running", "promised", "retained", "shared", "moving", "doomed"):
+        pages = after['holdfast_pages{group="0",place="device",column="%s"}' % column]
+        assert pages * after["holdfast_page_bytes"] == after['holdfast_ledger_bytes{account="device",column="%s"}' % column], column
+    # Of a turn that runs too, and each token once.
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 20, "ignore_end": True}, ar1.pack(words(5)), sess=session, window=4)
+    name = "holdfast_principal_generation_tokens_total{%s}" % me
+    daemon_rig.until(lambda: read()[name] > after[name])
+    wire.send(ar1.CANCEL, channel, {})
+    sampled = daemon_rig.await_message(wire, ar1.END, channel)["usage"]["sampled"]
+    assert sampled > 0 and read()[name] - after[name] == sampled
     mine = [k for k in after if k.startswith("holdfast_principal_sessions")]
     assert mine == ['holdfast_principal_sessions{principal="uid:%d"}' % os.getuid()], mine
 

@@ -2,6 +2,7 @@
 keeps all pages; forks and cuts inside what is kept compute nothing again, and those below it say why they do."""
 import json
 import os
+import re
 import subprocess
 import time
 
@@ -187,6 +188,37 @@ def pages_and_log(_):
     wire.ok("session.close", sess=session)
 
 
+def counted(_):
+    """The metrics have the pages of each group by place and column: those that are listed, and in bytes what the ledger has."""
+    def look():
+        found = {}
+        for name, labels, value in re.findall(r"^holdfast_([a-z_]+){(.*)} ([0-9]+)$", wire.ok("metrics")["r"]["text"], re.M):
+            found[(name, *re.findall('"(.*?)"', labels))] = int(value)
+        for place in ("device", "host", "disk"):
+            for column in ("free", "running", "promised", "retained", "shared", "moving", "doomed"):
+                sums = sum(found["pages", g, place, column] * found["group_page_bytes", g] for g in "01")
+                assert sums == found["ledger_bytes", place, column], (place, column, found)
+        return found
+    session = wire.open()
+    wire.turn(session, words(300), max_tokens=2, ignore_end=True)
+    fork = wire.ok("session.fork", sess=session)["sess"]
+    rests = look()
+    assert all(rests["pages", g, "device", "shared"] > 0 == rests["pages", g, "device", "running"] for g in "01"), rests
+    listed = [p["state"] for at in range(0, 4096, 1024) for p in wire.ok("pages.show", {"group": 1, "first": at, "count": 1024})["r"]]
+    free = listed.count("free")
+    assert rests["pages", "1", "device", "free"] + rests["pages", "1", "device", "promised"] == free > 0, (free, rests)
+    wire.ok("session.close", sess=fork)
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 700, "ignore_end": True}, ar1.pack(words(9)), sess=session, window=4)
+    daemon_rig.until(lambda: look()["pages", "0", "device", "running"])
+    runs = look()
+    assert all(runs["pages", g, "device", "running"] > 0 for g in "01") and runs["pages", "0", "device", "promised"] > 0, runs
+    wire.send(ar1.CANCEL, channel, {})
+    assert daemon_rig.await_message(wire, ar1.END, channel)["status"] == "cancelled"
+    wire.ok("session.park", {"place": "host"}, sess=session)
+    daemon_rig.until(lambda: all(look()["pages", g, "host", "retained"] for g in "01"))
+    wire.ok("session.close", sess=session)
+
+
 def disk(_):
     """The disk tier takes the pages of both groups, and gives them back. What it has does not outlive the process: after a
     restart such a session has its tokens, and its pages are computed again."""
@@ -264,6 +296,7 @@ daemon_rig.run(tap, trim, wire, [
     ("forks and cuts: inside the window nothing is computed again, below it all is, and said", forks_and_cuts),
     ("a crowd waits, goes down and comes back, and no answer differs", crowded),
     ("pages are listed by group", pages_and_log),
+    ("pages are counted by group, place and column", counted),
     ("bytes of a session of 4,000 tokens of the real model", real)])
 tap.run("the disk tier has the pages of both groups, for as long as the process lives", disk, wire)
 tap.run("and finds one that is not what it was", harmed, wire)

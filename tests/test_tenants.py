@@ -466,6 +466,7 @@ def roles(wire):
     carl, dora = Curve(TCP, "gate", act_as="carl"), Curve(TCP, "gate", act_as="dora")
     assert carl.welcome["principal"] == "red/gate/carl"
     session = carl.open()
+    assert len(carl.turn(session, [5, 6, 7], max_tokens=4, ignore_end=True).ids) == 4
     assert dora.call("session.show", sess=session).end["err"]["n"] == "not_found"
     assert Curve(TCP, "gate").call("session.show", sess=session).end["err"]["n"] == "not_found"
     watch = Curve(TCP, "watch")
@@ -478,7 +479,10 @@ def roles(wire):
     seen = {p["principal"] for p in watch.ok("ledger.show")["r"]["principals"]}
     assert "red/gate/carl" in seen and not any(p.startswith(("blue", "uid")) for p in seen), seen
     assert [p["principal"] for p in dora.ok("ledger.show")["r"]["principals"]] == ["red/gate/dora"]
-    assert 'principal="red/gate/carl"' in watch.ok("metrics")["r"]["text"]
+    seen = watch.ok("metrics")["r"]["text"]
+    assert 'holdfast_principal_sessions{principal="red/gate/carl"}' in seen and 'principal="blue' not in seen, seen
+    assert 'holdfast_principal_generation_tokens_total{principal="red/gate/carl"} 4\n' in seen, seen
+    assert 'holdfast_principal_prompt_tokens_total{principal="red/gate/carl"} 3\n' in seen, seen
     assert "carl" not in dora.ok("metrics")["r"]["text"]
     # The daemon's own user sees all.
     assert session in [s["sess"] for s in wire.ok("session.list")["r"]]
