@@ -106,11 +106,11 @@ struct wire_sampling {
 	uint64_t seed;
 	uint32_t logprobs;    /* 0: none; 1: of the sampled; 1 + n: with n alternatives */
 	uint32_t stop_count, stop_token_count;
+	uint32_t bias_count;
+	bool ignore_end;      /* end tokens do not end the turn */
 	struct wire_str stop[WIRE_STOPS_MAX]; /* each 1 .. 256 bytes */
 	uint32_t stop_token[WIRE_STOPS_MAX];
-	uint32_t bias_count;
 	struct { uint32_t token; double add; } bias[WIRE_BIAS_MAX];
-	bool ignore_end;      /* end tokens do not end the turn */
 };
 
 struct wire_residency_args {

@@ -1,6 +1,6 @@
 /*
  * Results as tables and lists for people. Columns are as wide as what is in them. Where the terminal is
- * narrower, those that are missed least are left out, and the last is cut if it is text; no id and no number is.
+ * narrower, those that are missed least are left out, and the last is cut if it is text; no id or number is.
  */
 #include "config.h"
 

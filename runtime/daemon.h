@@ -57,6 +57,7 @@ struct daemon {
 	struct tenants tenants, tenants_fresh;
 	struct authority authority;
 	int epoll, signals;
+	int library_thread;     /* of libzmq: reads and writes the connections; 0: not known yet */
 	uint8_t boot[16];
 	uint64_t now_us, started_us, loop_turns, tokens_sampled, tokens_forced;
 	struct stats stats;

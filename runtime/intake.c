@@ -29,6 +29,7 @@ static struct frames {
 	uint64_t size;
 	uint8_t left;  /* of the head: 0: its flags come next */
 } frames[DESCRIPTORS];
+static _Atomic int reader[DESCRIPTORS]; /* the thread that reads it */
 static uint64_t limit;
 static _Atomic uint64_t closed;
 
@@ -76,6 +77,11 @@ void intake_taken(int fd)
 		atomic_store(&unread[fd], 1);
 }
 
+int intake_thread(int fd)
+{
+	return fd >= 0 && fd < DESCRIPTORS ? atomic_load_explicit(&reader[fd], memory_order_relaxed) : 0;
+}
+
 uint64_t intake_closed(void)
 {
 	return atomic_load(&closed);
@@ -83,7 +89,12 @@ uint64_t intake_closed(void)
 
 ssize_t recv(int fd, void *buffer, size_t bytes, int flags)
 {
+	static _Thread_local int self;
 	const ssize_t n = (ssize_t)syscall(SYS_recvfrom, fd, buffer, bytes, flags, NULL, NULL);
+	if (n > 0 && fd >= 0 && fd < DESCRIPTORS) {
+		self = self ? self : (int)syscall(SYS_gettid);
+		atomic_store_explicit(&reader[fd], self, memory_order_relaxed);
+	}
 	if (n <= 0 || fd < 0 || fd >= DESCRIPTORS || !limit || !atomic_load(&unread[fd]))
 		return n;
 	const uint64_t cost = (uint64_t)n + frames_count(&frames[fd], buffer, (size_t)n) * FRAME_COST;

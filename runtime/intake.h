@@ -11,6 +11,8 @@
 void intake_limit(uint64_t bytes);
 /* A connection was accepted. Any thread. */
 void intake_begin(int fd);
+/* Which thread of the library reads the connection; 0: not known. */
+int intake_thread(int fd);
 /* A whole message of the connection was taken: what came before it is no debt. The loop's thread. */
 void intake_taken(int fd);
 /* How many were closed so far. */

@@ -43,6 +43,8 @@ uint32_t keep_call_revive(struct daemon *d, uint32_t principal, const struct wir
 /* keep_marks.c: where the DATA `seq` of a call ends, before it is sent. False: that, or one before it, could
    not be written: it must not be sent before the answer is on disk with its cuts. */
 bool keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark);
+/* It will be written soon. */
+void keep_sent_soon(const struct daemon *d, uint32_t call);
 /* What is past its time is removed, a little. Returns when to be called next. */
 uint64_t keep_sweep(struct daemon *d);
 

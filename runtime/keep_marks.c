@@ -130,6 +130,12 @@ static bool room(struct daemon *d, uint32_t call, uint64_t at)
 	return true;
 }
 
+void keep_sent_soon(const struct daemon *d, uint32_t call)
+{
+	if (d->marks)
+		__builtin_prefetch(d->marks + mark_at(d, call, d->calls[call].marked + 1), 1);
+}
+
 bool keep_sent(struct daemon *d, uint32_t call, uint64_t seq, const struct sent_mark *mark)
 {
 	struct call *c = &d->calls[call];

@@ -314,7 +314,9 @@ static bool parts_over_rate(struct daemon *d, uint32_t peer, const struct wire_h
 static void parts_do(struct daemon *d, uint32_t door, struct parts *p)
 {
 	struct wire_header h = {0};
-	intake_taken(zmq_msg_get(&p->part[p->count - 1], ZMQ_SRCFD));
+	const int fd = zmq_msg_get(&p->part[p->count - 1], ZMQ_SRCFD);
+	intake_taken(fd);
+	d->library_thread = intake_thread(fd);
 	const uint32_t peer = parts_peer(d, door, p);
 	if (peer == NONE)
 		return;

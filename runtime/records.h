@@ -117,37 +117,60 @@ struct sent_mark {
 	uint32_t tokens, bytes;
 };
 
-/* An accepted call. Text and tokens of a turn lie in the slot from its first byte to its last. */
+/* An accepted call. Text and tokens of a turn lie in the slot from its first byte to its last. What each
+   token touches comes first, so that it is few lines of memory: of a step's calls each is looked at once. */
 struct call {
 	enum call_state state;
 	uint32_t generation; /* with the index, the scheduler's turn key */
 	uint32_t peer;       /* or NONE: nobody reads it now */
 	uint32_t principal, session, sched; /* session: index or NONE; sched: the scheduler's turn */
-	uint8_t method;
-	struct wire_id op, owner; /* owner: the session that it speaks of; zero: none */
+	uint32_t prompt, output_max;
+	uint32_t sampled;       /* tokens so far */
+	uint32_t credit;        /* told to the scheduler */
+	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
+	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
+	/* Memory of the slot. */
+	char *text;             /* text_max bytes */
+	uint32_t *token, *text_end; /* context of each: ids, and the text's length after each */
+	float *logprob;         /* context */
+	struct ops_sampled *alternatives; /* context; only touched when asked for */
+	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ends */
 	uint64_t channel, seq;  /* seq: the last that its reader was sent */
+	uint64_t seq_made, marked; /* marked: up to this one the file of the streams says where they end */
+	uint64_t marks_room;    /* in it there are blocks up to here */
+	uint64_t window, progress_us;
+	uint64_t began_us, token_us; /* when it came; when its last token did */
+	size_t text_length;     /* bytes of text so far */
+	size_t visible;         /* of them may be sent: no half character, stop string or call */
+	size_t sent_bytes;
+	size_t end_length;
+	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
+	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
+	struct wire_id op, owner; /* owner: the session that it speaks of; zero: none */
+	struct utf8_stream utf8;
+	uint8_t method;
 	bool dup, accepted_sent, begun; /* begun: a batch has had it */
+	bool kept, restarted, anew; /* kept: as a turn, in the store; of an earlier process; of an earlier boot */
+	bool unmarked;          /* its next DATA waits for its mark */
+	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
+	bool cut;               /* it has its END: what is not made of it goes a token at a time */
+	bool forced, tools;
+	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
+	bool waiting, paused, decoding;
+	struct wire_sampling sampling; /* its strings point into stop_bytes */
+	char stop_bytes[WIRE_STOPS_MAX * 257];
 	bool keyed, end_sent;   /* keyed: named by an idempotency key */
 	uint64_t detach_us;     /* how long it lives without a reader */
 	uint64_t forget_us;     /* without a reader: when that is over */
 	uint64_t poked_batch;
 	bool queue_told;        /* that it waits is told once */
 	bool poked;             /* a fault was made on purpose in its turn: at most one */
-	bool kept, restarted, anew; /* kept: as a turn, in the store; of an earlier process; of an earlier boot */
-	uint64_t accept_mark;   /* ACCEPTED waits until the audit log is on disk up to here */
-	uint64_t hold_mark;     /* END waits until the audit log is on disk up to here */
 	bool forgotten;         /* its session is: nothing of it is kept, and it is zeroed at its end */
-	bool unmarked;          /* its next DATA waits for its mark */
-	bool dropped;           /* the rest of the stream is not sent: cancelled, or unread too long */
 	uint32_t idem;          /* where its key is remembered, or NONE */
 	size_t text_used;       /* bytes of `text` that were ever touched */
 	size_t deferred_body, deferred_blob;
 	size_t blob_length;     /* END's third frame, kept in `text`; 0: none */
-	uint64_t window, deadline_us, progress_us, note_us;
-	uint64_t began_us, token_us; /* when it came; when its last token did */
-	/* The turn. */
-	struct wire_sampling sampling; /* its strings point into stop_bytes */
-	char stop_bytes[WIRE_STOPS_MAX * 257];
+	uint64_t deadline_us, note_us;
 	struct form_state form;
 	/* The form that the turn asked for itself; else a forced call has its session's. */
 	uint8_t own_kind; /* enum own_form */
@@ -156,36 +179,15 @@ struct call {
 	uint32_t own_bytes;
 	/* What must come next of it, told and not sampled yet; how many were never sampled. */
 	uint32_t coming[FORM_FORCED_MAX], coming_at, coming_count, forced_tokens;
-	bool forced, tools;
-	uint32_t prompt, computed, keep, output_max;
-	uint32_t sampled;       /* tokens so far */
-	uint32_t credit;        /* told to the scheduler */
+	uint32_t computed, keep;
 	uint64_t tool_us;
-	size_t text_length;     /* bytes of text so far */
-	size_t visible;         /* of them may be sent: no half character, stop string or call */
 	size_t calls_from;      /* no call's mark begins before */
-	bool call_open;         /* a call is being written, and the text is shown up to call_visible */
 	size_t call_visible;
-	uint32_t sent_tokens;   /* what its reader was sent; less than made after a RESUME */
-	size_t sent_bytes;
-	uint32_t made_tokens;   /* what was ever in a DATA: never cut differently again */
-	uint64_t seq_made, marked; /* marked: up to this one the file of the streams says where they end */
-	uint64_t marks_room;    /* in it there are blocks up to here */
-	struct sent_mark *sent; /* context of them: by seq - 1, where each DATA ends */
-	bool cut;               /* it has its END: what is not made of it goes a token at a time */
-	struct utf8_stream utf8;
 	bool pages_lost;
 	uint32_t wait_why, wait_place;
 	uint64_t wait_short, wait_eta;
-	bool waiting, paused, decoding;
 	enum end end;           /* what the runtime found, told with the batch's result */
-	/* Memory of the slot. */
-	char *text;             /* text_max bytes */
-	uint32_t *token, *text_end; /* context of each: ids, and the text's length after each */
-	float *logprob;         /* context */
-	struct ops_sampled *alternatives; /* context; only touched when asked for */
 	uint8_t *end_body;
-	size_t end_length;
 };
 
 /* What a turn changed of its session on arrival, for the case that the scheduler refuses it. */

@@ -142,8 +142,8 @@ uint32_t sched_tokens_most(const struct sched *s, uint32_t session);
 /* Views, for those who must show or carry out; never change anything. */
 const struct sched_limits *sched_limits_of(const struct sched *s);
 uint64_t sched_ledger(const struct sched *s, enum account account, enum column column);
-/* Pages of a group by place and column: their bytes are what the ledger has of all groups. Where there is more
-   than one group this goes through all of the group's pages. */
+/* Pages of a group by place and column: their bytes are what the ledger has of all groups. Where there is
+   more than one group this goes through all of the group's pages. */
 void sched_pages(const struct sched *s, uint32_t group, uint64_t out[PLACE_COUNT][COLUMN_COUNT]);
 
 enum session_state { SESSION_FREE, SESSION_IDLE, SESSION_WAITING, SESSION_RUNNING };
