@@ -226,7 +226,7 @@ class KvBlocks:
         return came
 
     def _apply(self, seq: int, payload: bytes) -> None:
-        for event in wire.unpack(payload)[1]:
+        for event in wire.unpack(payload, max(wire.VALUES, len(payload)))[1]:
             self._event(event)
         self.seq = seq
 

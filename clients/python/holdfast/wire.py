@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 import struct
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import msgpack  # type: ignore[import]
 import zmq
@@ -17,12 +18,20 @@ WELCOME, ACCEPTED, DATA, END, NOTE, PONG, GOAWAY, REJECT = (
 FLAG_BLOB = 1
 HEADER = struct.Struct(">2sBBHHQQ")
 BODY_BYTES, BLOB_BYTES, WINDOW_BYTES, DATA_TOKENS = 256 << 10, 1 << 20, 64 << 10, 1 << 16
+DEPTH, VALUES, PAIRS = 16, 20000, 32
+_KEY = re.compile(r"[a-z0-9_-]{1,32}").fullmatch
 
 
-def _pairs(pairs: List[Tuple[Any, Any]]) -> Dict[str, Any]:
+def _pairs(given: Iterable[Tuple[Any, Any]]) -> Dict[str, Any]:
+    pairs = list(given)  # a generator, where msgpack has no compiled part
+    if len(pairs) > PAIRS:
+        raise make_error(104, "the daemon sent a map of too many pairs")
     found = dict(pairs)
     if len(found) != len(pairs):
         raise ValueError("a key stands twice")
+    for key in found:
+        if not isinstance(key, str) or not _KEY(key):
+            raise ValueError("a key of another form")
     return found
 
 
@@ -41,21 +50,37 @@ def pack(body: Any) -> bytes:
     return packed
 
 
-def _timestamp(value: Any) -> bool:
-    """The one extension type that msgpack reads without asking _ext."""
-    if isinstance(value, dict):
-        return any(map(_timestamp, value.values()))
-    return isinstance(value, msgpack.Timestamp) or (isinstance(value, list) and any(map(_timestamp, value)))
+def _count(value: Any, most: int, depth: int = 0) -> int:
+    """How many values there are, keys counted: what msgpack's hooks are not asked about is looked at here."""
+    kind = type(value)
+    if kind is float and not math.isfinite(value):
+        raise ValueError("a number that is not finite")
+    if kind is msgpack.Timestamp:  # the one extension type that is read without asking _ext
+        raise ValueError("extension types are not spoken here")
+    if kind is not dict and kind is not list:
+        return 1
+    if depth >= DEPTH:
+        raise make_error(104, "the daemon sent what is too deep")
+    count = 1 + (len(value) if kind is dict else 0)
+    for each in value.values() if kind is dict else value:
+        count += _count(each, most, depth + 1)
+    if count > most:
+        raise make_error(104, "the daemon sent too many values")
+    return count
 
 
-def unpack(body: bytes) -> Any:
+def unpack(body: bytes, most: int = VALUES) -> Any:
+    """One value by the rules of AR/1 ("MessagePack, strictly"), of at most so many values; or bad_body or too_big."""
     try:
-        value = msgpack.unpackb(body, raw=False, strict_map_key=True, ext_hook=_ext,
-                                object_pairs_hook=_pairs)
-        if b"\xff" in body and _timestamp(value):
-            raise ValueError("extension types are not spoken here")
+        value = msgpack.unpackb(body, raw=False, strict_map_key=True, ext_hook=_ext, object_pairs_hook=_pairs,
+                                max_array_len=most)
+        _count(value, most)
         return value
     except (ValueError, TypeError, RecursionError, msgpack.UnpackException) as e:
+        # Elements that could not be there are nonsense; those that are there are too many, or too deep.
+        many = re.match(r"(\d+) exceeds max_array_len", str(e))
+        if isinstance(e, msgpack.StackError) or (many and int(many[1]) <= len(body)):
+            raise make_error(104, "the daemon sent what is too deep, or too many values") from e
         raise make_error(103, "the daemon sent what is not MessagePack") from e
 
 
