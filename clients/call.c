@@ -537,14 +537,19 @@ static int run_again_until(struct run *r, uint64_t until)
 	return code;
 }
 
-/* Tries for resume_ms; then `code`, which broke the connection, is what the call ends with. */
+/* Tries for resume_ms; then `code`, which broke the connection, is what the call ends with. No longer
+   than the call's own deadline, since nobody is there to say that it has passed. */
 static int run_recover(struct run *r, int code)
 {
-	const uint64_t until = link_now_ms() + r->c->resume_ms;
+	const uint64_t patience = link_now_ms() + r->c->resume_ms;
+	const uint64_t due = r->cancelled ? r->give_up_ms : r->deadline_ms;
+	const uint64_t until = due < patience ? due : patience;
 	r->broke = code;
 	while (run_again_until(r, until) != 0) {
-		if (link_now_ms() >= until || atomic_load(&r->c->cancel))
+		if (atomic_load(&r->c->cancel))
 			return code;
+		if (link_now_ms() >= until)
+			return until < patience && !r->cancelled ? -ERR_DEADLINE : code;
 		struct pollfd wake = {r->c->wake[0], POLLIN, 0};
 		poll(&wake, 1, RECOVER_EVERY_MS);
 	}

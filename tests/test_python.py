@@ -134,7 +134,7 @@ def nonsense(w):
         ("raw H,", "bad_body"), ("raw H,c1", "bad_body"), ("raw H,80", "bad_body"),
         ("raw H,ddffffffff", "bad_body"), ("raw H,9405c0c0c0", "bad_body"),
         ("raw H,940001a2ffffc0", "bad_body"), ("raw H,940101a26161c0", "bad_body"),
-        ("raw H," + "91" * 2000 + "c0", "bad_body"),
+        ("raw H," + "91" * 2000 + "c0", "too_big"),
     ]
     for text, name in table:
         try:

@@ -93,6 +93,13 @@ class AsyncTurn(AsyncIterator[Piece]):
             self._timer.cancel()
         self._timer = asyncio.get_running_loop().call_later(seconds, what)
 
+    def _late(self) -> None:
+        """The deadline has passed, and the daemon has not said it; where none is there, we do."""
+        if self._client._socket is None or self._client._recovering is not None:
+            self._fail(make_error(503, "the daemon is gone, and was not back by the call's deadline"))
+        else:
+            self.cancel()
+
     def _take(self, m: wire.Message) -> None:
         try:
             piece = self._call.take(m)
@@ -379,7 +386,7 @@ class AsyncClient:
                     resume=self.resume, blob=blob, on_note=on_note)
         turn = AsyncTurn(self, call, session)
         if deadline is not None:
-            turn._after(deadline + 0.5, turn.cancel)
+            turn._after(deadline + 0.5, turn._late)
         self._channel += 1
         frames = call.frames(self._channel, self.window)
         self._calls[self._channel] = turn
@@ -536,11 +543,11 @@ class AsyncClient:
         try:
             while True:
                 try:
-                    await self._connect()
+                    await asyncio.wait_for(self._connect(), max(until - loop.time(), 0.1))
                     break
-                except LinkError:
+                except (LinkError, asyncio.TimeoutError) as e:
                     if loop.time() >= until:
-                        raise
+                        raise e if isinstance(e, Error) else error
                     await asyncio.sleep(0.1)
         except Error as e:
             self._recovering = None

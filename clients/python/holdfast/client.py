@@ -100,7 +100,7 @@ class Turn(Iterator[Piece]):
             self._finish(reset=self._call.end is None)
             raise
         try:
-            self._client._resume(self._call, error)
+            self._client._resume(self._call, error, self._deadline)
         except Exception:
             self._finish(reset=True)
             raise
@@ -386,25 +386,34 @@ class Client:
         self._running = Turn(self, call, session, until)
         return self._running
 
-    def _resume(self, call: Call, error: Error) -> None:
-        """Another connection, and the call goes on there; or `error`."""
-        until = time.monotonic() + self.resume
-        while call.can_resume() and self.resume > 0:
-            self._reset()
-            try:
-                self._connect()
-                self._channel += 1
-                self._put(call.frames(self._channel, self.window), self.timeout)
-                self._misses = 0
-                refused = self._await_answer(call)
-                if refused is None:
-                    return
-                error = error if call.op is not None else refused
-                break
-            except (LinkError, Lost):
-                if time.monotonic() >= until:
+    def _resume(self, call: Call, error: Error, deadline: Optional[float]) -> None:
+        """Another connection, and the call goes on there; or `error`. No longer than the call's own deadline:
+        nobody is there to say that it has passed."""
+        until, timeout = time.monotonic() + self.resume, self.timeout
+        if deadline is not None and deadline < until:
+            until = deadline
+            if not call.cancelled:
+                error = make_error(503, "the daemon is gone, and was not back by the call's deadline")
+        try:
+            while call.can_resume() and self.resume > 0:
+                self.timeout = min(timeout, max(0.1, until - time.monotonic()))
+                self._reset()
+                try:
+                    self._connect()
+                    self._channel += 1
+                    self._put(call.frames(self._channel, self.window), self.timeout)
+                    self._misses = 0
+                    refused = self._await_answer(call)
+                    if refused is None:
+                        return
+                    error = error if call.op is not None else refused
                     break
-                time.sleep(0.1)
+                except (LinkError, Lost):
+                    if time.monotonic() >= until:
+                        break
+                    time.sleep(0.1)
+        finally:
+            self.timeout = timeout
         raise error
 
     def _await_answer(self, call: Call) -> Optional[Error]:
