@@ -7,7 +7,7 @@ import re
 import struct
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-import msgpack  # type: ignore[import]
+import msgpack  # type: ignore[import-untyped]
 import zmq
 
 from .errors import make_error
