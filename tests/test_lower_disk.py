@@ -60,6 +60,28 @@ def incidents(daemon):
     return audit(f"{daemon.home}/state", "incidents")
 
 
+def followed(daemon):
+    """By the log alone, each page that came up or went on below was there, under that page and tag. How many went on, and where."""
+    below, moves = set(), {}
+    for r in audit(f"{daemon.home}/state", "export"):
+        if r["kind"] not in ("free", "assign", "move") or (r["kind"] != "move" and r["reason"] != "moved"):
+            continue
+        other = r["from" if r["kind"] == "assign" else "to"]
+        there = (other["place"], other["page"], other["tag"])
+        if r["kind"] == "assign":
+            assert there in below, r
+            continue
+        if r["kind"] == "move":
+            here = PLACES[r["place"]]
+            assert (here, r["page"], r["tag"]) in below and here != other["place"], r
+            moves[here, other["place"]] = moves.get((here, other["place"]), 0) + 1
+        below.add(there)
+    return moves
+
+
+PLACES = ("device", "host", "disk")
+
+
 def moved(*options):
     def test():
         daemon = start("--disk-bytes", "4M", *options)
@@ -84,6 +106,8 @@ def moved(*options):
             time.sleep(0.05)
         used = os.stat(f"{daemon.home}/state/pages").st_blocks * 512
         assert used <= 200000, f"{used} bytes of closed sessions are in the file"
+        moves = followed(daemon)
+        assert (moves.get(("host", "disk"), 0) > 0) == bool(options) and not moves.get(("host", "device")), moves
         left_clean(daemon)
         assert incidents(daemon) == []
     return test

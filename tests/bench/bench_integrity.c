@@ -1,17 +1,23 @@
 /*
  * What --integrity check costs a decode step: steps with it and without it in turns, in one process and
- * one run, at batch 1, 8 and 32 with 2,048 tokens of context each. Of each pair of neighbouring slices
- * the ratio is taken, so that a machine that changes its speed changes both; the median of the ratios is
- * the figure, with the bounds between which it lies at 95 %, and beside it that of pairs of which both were
- * without: what the measuring itself is worth. The same of `off` against a step that was compiled without the
- * slot (forward_bare.c). And what the two slots of the table take by themselves.
+ * one run, at batch 1, 8 and 32 with 2,048 tokens of context each. Each slice with it is held against the
+ * mean of the two without beside it, so that a machine that changes its speed changes both; the median of
+ * these ratios is the figure, with the bounds between which it lies at 95 %, and beside it that of
+ * neighbours of which both were without: what the measuring itself is worth. The same of `off` against a
+ * step that was compiled without the slot (forward_bare.c). And what the two slots of the table take by
+ * themselves.
  *
  * With DIR, the same of the audit log instead, which is written there: steps whose pages are recorded as the
  * daemon records them, and steps beside which 100,000 page events a second are, in runs of 16. What a slice
  * pushed is on the disk before the next one begins; the wait for that is not counted, the writer's work is.
  * (bench_store says what processor time the log takes of those 100,000 by itself.)
  *
- * bench_integrity MODEL [SECONDS each] [DIR, or ""] [BATCH]
+ * bench_integrity MODEL [SECONDS each] [DIR, or ""] [BATCH, or 0] [PAIRS]
+ *
+ * With PAIRS so many slices with it are measured, however long that takes. Each line ends in a verdict, and
+ * the worst is the exit code: 0, the upper bound is below 1 % (of `off`: 0 lies within the bounds); 3, 1 %
+ * lies within them: more pairs, or a quieter machine; 4, it costs 1 % or more (of `off`: something). 1: an
+ * error.
  */
 #include <math.h>
 #include <stdio.h>
@@ -144,45 +150,61 @@ static int compare(const void *a, const void *b)
 	return (x > y) - (x < y);
 }
 
+enum verdict { UNDER = 0, OPEN = 3, OVER = 4 };
+static const double most = 0.01;
+
 /* The median in percent, and the two of the list between which that of all such pairs lies at 95 %. */
-static void median_put(const char *what, double *list, uint32_t count)
+static void median_put(const char *what, double *list, uint32_t count, double bounds[2])
 {
 	const double half = 0.98 * sqrt(count);
 	qsort(list, count, sizeof *list, compare);
 	const uint32_t low = count / 2 > half ? (uint32_t)(count / 2 - half) : 0;
 	const uint32_t high = (uint32_t)(count / 2 + half) < count ? (uint32_t)(count / 2 + half) : count - 1;
 	printf("%s %+.2f %% (%+.2f to %+.2f)", what, 100 * list[count / 2], 100 * list[low], 100 * list[high]);
+	bounds[0] = list[low];
+	bounds[1] = list[high];
 }
 
-static int measure(struct bench *b, uint32_t batch, double seconds, enum mode with, const char *what)
+static enum verdict judged(const double bounds[2], enum mode with)
+{
+	if (with == MODE_OFF)
+		return bounds[0] > 0 ? OVER : UNDER;
+	return bounds[1] < most ? UNDER : bounds[0] >= most ? OVER : OPEN;
+}
+
+static int measure(struct bench *b, uint32_t batch, double seconds, uint32_t pairs, enum mode with,
+		   const char *what, enum verdict *worst)
 {
 	const enum mode without = with == MODE_OFF ? MODE_BARE : with == MODE_CHECK ? MODE_OFF : MODE_CHECK;
 	static double cost[PAIRS_MAX], noise[PAIRS_MAX];
 	const uint64_t end = program_now_ns() + (uint64_t)(seconds * 1e9);
 	uint32_t n = 0;
-	uint64_t off_best = UINT64_MAX, with_best = UINT64_MAX, ns[3];
+	uint64_t off_best = UINT64_MAX, with_best = UINT64_MAX, off, one, next;
+	double bounds[2], none[2];
 	b->steps = 2;
-	TRY(slice(b, batch, without, &ns[0]));
+	TRY(slice(b, batch, without, &off));
 	if (with >= MODE_LOG)
 		b->steps = 2 + (uint32_t)(LOG_SLICE_MS * 1000000ull / b->step_ns);
-	for (; n < PAIRS_MAX && (n < 8 || program_now_ns() < end); n++) {
-		/* In turns, so that neither is always the first. */
-		const enum mode order[2][3] = {{without, with, without}, {with, without, without}};
-		for (unsigned k = 0; k < 3; k++)
-			TRY(slice(b, batch, order[n % 2][k], &ns[k]));
-		const uint64_t one = ns[n % 2 ? 0 : 1], off = ns[n % 2 ? 1 : 0], again = ns[2];
-		cost[n] = (double)one / (double)off - 1;
-		noise[n] = (double)again / (double)off - 1;
+	TRY(slice(b, batch, without, &off));
+	for (; n < PAIRS_MAX && (pairs ? n < pairs : n < 8 || program_now_ns() < end); n++, off = next) {
+		TRY(slice(b, batch, with, &one));
+		TRY(slice(b, batch, without, &next));
+		cost[n] = 2 * (double)one / ((double)off + (double)next) - 1;
+		noise[n] = (double)next / (double)off - 1;
 		off_best = off < off_best ? off : off_best;
 		with_best = one < with_best ? one : with_best;
 	}
 	printf("batch %2u, context %d: %6.2f ms a step; %s: ", batch, CONTEXT,
 	       (double)off_best / 1e6 / b->steps, what);
-	median_put("it costs", cost, n);
+	median_put("it costs", cost, n, bounds);
 	printf(", best against best %+.2f %%; ", 100 * ((double)with_best / (double)off_best - 1));
-	median_put("without against without", noise, n);
-	printf("; %u pairs of %u steps\n", n, b->steps);
+	median_put("without against without", noise, n, none);
+	const enum verdict verdict = judged(bounds, with);
+	printf("; %u pairs of %u steps: %s\n", n, b->steps, with == MODE_OFF ?
+	       verdict == UNDER ? "no difference is seen" : "A DIFFERENCE" :
+	       verdict == UNDER ? "below 1 %" : verdict == OPEN ? "not decided" : "NOT BELOW 1 %");
 	fflush(stdout);
+	*worst = verdict > *worst ? verdict : *worst;
 	return 0;
 }
 
@@ -201,7 +223,8 @@ static int slots(struct bench *b, uint32_t batch)
 	return 0;
 }
 
-static int measures(struct bench *b, double seconds, const char *dir, uint32_t only)
+static int measures(struct bench *b, double seconds, const char *dir, uint32_t only, uint32_t pairs,
+		    enum verdict *worst)
 {
 	static const uint32_t batches[] = {1, 8, 32};
 	static const struct { enum mode with; const char *what; } cases[] = {
@@ -212,7 +235,7 @@ static int measures(struct bench *b, double seconds, const char *dir, uint32_t o
 		const uint32_t batch = batches[i / 2];
 		const unsigned k = i % 2 + (dir ? 2 : 0);
 		if (only == 0 || only == batch)
-			TRY(measure(b, batch, seconds, cases[k].with, cases[k].what));
+			TRY(measure(b, batch, seconds, pairs, cases[k].with, cases[k].what, worst));
 	}
 	return dir ? 0 : slots(b, only ? only : batches[2]);
 }
@@ -236,8 +259,9 @@ int main(int argc, char **argv)
 	struct model *model;
 	struct forward_options o;
 	char reason[MODEL_REASON_MAX];
+	enum verdict worst = UNDER;
 	if (argc < 2) {
-		fprintf(stderr, "usage: bench_integrity MODEL [SECONDS each] [DIR, or \"\"] [BATCH]\n");
+		fprintf(stderr, "usage: bench_integrity MODEL [SECONDS each] [DIR, or \"\"] [BATCH] [PAIRS]\n");
 		return 2;
 	}
 	if (model_open(argv[1], &model, reason) != 0) {
@@ -260,7 +284,8 @@ int main(int argc, char **argv)
 		if (code == 0 && dir)
 			code = opened(&b, dir);
 		if (code == 0)
-			code = measures(&b, argc > 2 ? atof(argv[2]) : 10, dir, argc > 4 ? (uint32_t)atoi(argv[4]) : 0);
+			code = measures(&b, argc > 2 ? atof(argv[2]) : 10, dir, argc > 4 ? (uint32_t)atoi(argv[4]) : 0,
+					argc > 5 ? (uint32_t)atoi(argv[5]) : 0, &worst);
 		const int closed = b.store ? store_close(&b.store) : 0;
 		code = code ? code : closed;
 		if (code)
@@ -268,5 +293,5 @@ int main(int argc, char **argv)
 		run_close(&b.run);
 	}
 	model_close(&model);
-	return code != 0;
+	return code != 0 ? 1 : (int)worst;
 }
