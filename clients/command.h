@@ -46,6 +46,8 @@ int command_top(struct said *o);
 int command_watch(struct said *o);
 int command_metrics(struct said *o);
 int command_keygen(struct said *o);
+/* What to do about a daemon that could not be reached, with that code of hf_open; NULL: nothing is known. */
+const char *connect_advice(const struct said *o, const char *endpoint, int code);
 int command_export(struct said *o);
 int command_import(struct said *o);
 

@@ -516,8 +516,11 @@ static int options_read(struct said *o, const struct command *c, int argc, char 
 		longs[i] = (struct option){option_table[i].name,
 			option_table[i].value ? required_argument : no_argument, NULL, 0};
 	while ((got = getopt_long(argc, argv, "", longs, &at)) != -1) {
-		if (got == '?')
+		if (got == '?') {
+			fprintf(stderr, "holdfast%s%s --help lists the options\n", o->command ? " " : "",
+				o->command ? o->command : "");
 			return EXIT_USAGE;
+		}
 		const struct option_entry *e = &option_table[at];
 		if (e->letter == 'h')
 			return print_help(c);
@@ -547,12 +550,9 @@ static int connect_to(struct said *o)
 	if (!o->endpoint)
 		wire_default_endpoint(fallback, sizeof fallback);
 	const char *at = o->endpoint ? o->endpoint : fallback;
-	if (code == -ERR_NO_FILE || code == -ERR_CLOSED)
-		fprintf(stderr, "holdfast: %s: no daemon listens at %s; start holdfastd\n",
-			o->command, at);
-	else
-		fprintf(stderr, "holdfast: %s: %s: %s: %s\n", o->command, at, hf_name(code),
-			hf_text(code));
+	const char *advice = connect_advice(o, at, code);
+	fprintf(stderr, "holdfast: %s: %s: %s: %s\n", o->command, at, hf_name(code),
+		advice ? advice : hf_text(code));
 	return code == -ERR_BAD_ARG ? EXIT_USAGE : hf_later(code) ? EXIT_LATER : EXIT_FAILED;
 }
 

@@ -58,3 +58,20 @@ int command_keygen(struct said *o)
 		printf(o->json ? "{\"key\":\"%s\"}\n" : "%s\n", public_key);
 	return exit;
 }
+
+const char *connect_advice(const struct said *o, const char *endpoint, int code)
+{
+	if (o->key_file && code == -ERR_NO_FILE && access(o->key_file, F_OK) != 0)
+		return "no such file as --key names";
+	if (code == -ERR_NO_FILE || code == -ERR_CLOSED)
+		return "no daemon listens at this endpoint; start holdfastd";
+	if (o->key_file && code == -ERR_BAD_FILE)
+		return "--key names no certificate with a secret key; holdfast keygen makes one";
+	if (code == -ERR_BAD_ARG && (o->key_file || o->server_key))
+		return "--key FILE and --server-key KEY go together; KEY has 40 characters and is the daemon's";
+	if (code == -ERR_BAD_ARG)
+		return "an endpoint is ipc://PATH or tcp://HOST:PORT";
+	if (code == -ERR_TIMEOUT && strncmp(endpoint, "tcp:", 4) == 0)
+		return "nobody listens there, or the daemon does not know this --key";
+	return NULL;
+}
