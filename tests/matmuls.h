@@ -108,11 +108,29 @@ static float expected(uint32_t type, const uint8_t *data, uint32_t row, const st
 	return sum;
 }
 
+/* The rows of `a` laid in tiles, as a step lays them; every call takes another number of rows to a tile. The
+   rows that fill up the last tile are not written. */
+static uint8_t *act_laid(const struct leaf *leaf, struct act *a, uint32_t rows)
+{
+	static uint32_t turn;
+	uint32_t of = leaf->tile_rows;
+	for (uint32_t i = turn++ % 5; i && of > 1; i--)
+		of /= 2;
+	const size_t bytes = act_tile_bytes(a->columns, of);
+	uint8_t *tiles = (uint8_t *)(void *)take(((rows + of - 1) / of * bytes + 3) / 4);
+	for (uint32_t c = 0; c < rows; c++)
+		leaf->place(a->q + c * a->q_stride, a->d + c * a->block_stride, a->s + c * a->block_stride,
+			    a->columns, c % of, of, tiles + c / of * bytes);
+	a->tiles = tiles;
+	a->tile_rows = of;
+	return tiles;
+}
+
 /* Runs one leaf on activation rows c_first .. , the first `split` groups apart, and looks at results and
    guards; `want` has the rows of a product of c_first + c_count rows at least. */
-static void matmul_judge(const struct leaf *leaf, const struct weight *w, const struct act *a, uint32_t split,
-			 uint32_t c_first, uint32_t c_count, const float *want,
-			 size_t stride)
+static void matmul_judge_one(const struct leaf *leaf, const struct weight *w, const struct act *a,
+			     uint32_t split, uint32_t c_first, uint32_t c_count, const float *want,
+			     size_t stride)
 {
 	const size_t size = (c_first + c_count + 1) * stride;
 	float *memory = guarded(size), *out = memory + GUARD;
@@ -139,6 +157,19 @@ static void matmul_judge(const struct leaf *leaf, const struct weight *w, const 
 		tap_failed = 1;
 	}
 	free(memory);
+}
+
+/* The same, with the rows as they are and with them laid in tiles. */
+static void matmul_judge(const struct leaf *leaf, const struct weight *w, const struct act *a, uint32_t split,
+			 uint32_t c_first, uint32_t c_count, const float *want, size_t stride)
+{
+	struct act laid = *a;
+	matmul_judge_one(leaf, w, a, split, c_first, c_count, want, stride);
+	if (!leaf->place || a->kind != ACT_I8_BLOCK || a->columns % ACT_BLOCK)
+		return;
+	uint8_t *tiles = act_laid(leaf, &laid, c_first + c_count);
+	matmul_judge_one(leaf, w, &laid, split, c_first, c_count, want, stride);
+	free(tiles);
 }
 
 #endif

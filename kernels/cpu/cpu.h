@@ -47,7 +47,7 @@
 #include "kernels/ops.h"
 #include "kernels/shared.h"
 
-enum { PACK_ROWS = 16, ACT_BLOCK = 32 };
+enum { PACK_ROWS = 16, ACT_BLOCK = 32, ACT_TILE_MOST = 16 /* rows of a tile */ };
 
 /* How a weight lies in memory. Rows are padded to PACK_ROWS with zero weights; a "group" is 16
    rows. Within a group the columns go in blocks of 32, each block contiguous:
@@ -118,7 +118,18 @@ struct act {
 	const int8_t *q; size_t q_stride;       /* bytes; column order as in x */
 	const uint16_t *h; size_t h_stride;     /* ACT_BF16: values */
 	const float *d, *s; size_t block_stride; /* one per block of 32; floats per row */
+	/* ACT_I8_BLOCK: the same once more, as leaf.place lays it, in tiles of so many rows; 0: not laid. */
+	const uint8_t *tiles;
+	uint32_t tile_rows;
 };
+
+/* Bytes of a tile: for each block and row a record of 32 values, d, s, and the sums of all values and of the
+   first 16. */
+enum { ACT_RECORD = 48 };
+static inline size_t act_tile_bytes(uint32_t columns, uint32_t tile_rows)
+{
+	return (size_t)columns / ACT_BLOCK * tile_rows * ACT_RECORD;
+}
 
 /* One partition of attention for one sequence and one KV head: `rows` query rows x `heads` query
    heads that share the KV head. Everything is within one partition. */
@@ -158,6 +169,12 @@ struct leaf {
 	void (*norm)(const float *x, const float *w, uint32_t n, float epsilon, float *out);
 	/* One row to i8 blocks; n a multiple of 32. EXACT. */
 	void (*quantise)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
+	/* One row of i8 blocks to row `row` of a tile of `rows`; NULL: the leaf does not want it. The integer
+	   matmuls lay rows side by side, and what is laid here once every item would lay again. */
+	void (*place)(const int8_t *q, const float *d, const float *s, uint32_t columns, uint32_t row,
+		      uint32_t rows, uint8_t *tile);
+	uint32_t tile_rows; /* of a tile, at most */
+	uint32_t place_most; /* with more rows than these it is not wanted */
 	/* The same with one scale for the row: *d, and the sum of q in *s. EXACT. */
 	void (*quantise_row)(const float *x, uint32_t n, int8_t *q, float *d, float *s);
 	/* One row to bf16, for PACK_BF16; n a multiple of 32, h not in x. EXACT. */

@@ -115,8 +115,8 @@ struct piece {
 	int slab;
 };
 
-/* Those of pieces_list: 18 of every device, 3 of one of several ranks. */
-enum { PIECES_MAX = BUFFER_COUNT + 18 + ROPE_SETS + 3 + 2 * OPS_GROUP_MAX };
+/* Those of pieces_list: 19 of every device, 3 of one of several ranks. */
+enum { PIECES_MAX = BUFFER_COUNT + 19 + ROPE_SETS + 3 + 2 * OPS_GROUP_MAX };
 
 struct pieces {
 	struct piece list[PIECES_MAX];
@@ -145,6 +145,9 @@ static void pieces_list(struct device *d, struct pieces *all)
 	piece_put(all, &d->act_h, p->prefill == PREFILL_BF16 ? act * sizeof *d->act_h : 0, 0);
 	piece_put(all, &d->act_d, act / ACT_BLOCK * f, 0);
 	piece_put(all, &d->act_s, act / ACT_BLOCK * f, 0);
+	/* The last tile may be filled in part. */
+	piece_put(all, &d->act_tiles, act_tile_bytes(d->act_columns, 1) *
+		  ((act / d->act_columns + ACT_TILE_MOST - 1) / ACT_TILE_MOST * ACT_TILE_MOST), 0);
 	piece_put(all, &d->block[0], d->block_bytes, 0);
 	piece_put(all, &d->block[1], d->block_bytes, 0);
 	piece_put(all, &d->tiles, rows * sizeof *d->tiles, 0);

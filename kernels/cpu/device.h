@@ -69,6 +69,7 @@ struct device {
 	float *act_x, *act_d, *act_s;
 	int8_t *act_q;
 	uint16_t *act_h; /* only with PREFILL_BF16 */
+	uint8_t *act_tiles; /* the 8-bit blocks as the leaf lays them */
 	uint32_t act_columns; /* room of a row */
 
 	/* The current batch: a copy of the block, and one being checked. */

@@ -282,6 +282,7 @@ uint64_t fast_work_tiles(uint64_t rounds)
 
 void fast_amx_init(struct leaf *leaf)
 {
+	leaf->place_most = AMX_FEWEST - 1; /* tiles of AMX take rows as they come */
 	leaf->matmul[PACK_Q4] = amx_q4;
 	leaf->matmul[PACK_Q8] = amx_q8;
 	leaf->matmul[PACK_Q5] = amx_q5;

@@ -19,7 +19,7 @@ INLINE __m256i lanes_below(uint32_t rows)
 }
 
 #define COLUMN_SCALE(n, x) \
-	acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(t->d[at + (n)])), \
+	acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, _mm256_set1_ps(RECORD_D(at, n))), \
 				 _mm256_cvtepi32_ps(x), acc[n]);
 
 #define COLUMN_Q4_ZERO(n) \
@@ -27,7 +27,7 @@ INLINE __m256i lanes_below(uint32_t rows)
 		x[n] = _mm256_setzero_si256();
 #define COLUMN_Q4_LINE(n) \
 	if ((n) < columns) { \
-		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK + 4 * LINE; \
+		const uint8_t *q = at + (n) * TILE_RECORD + 4 * LINE; \
 		x[n] = _mm256_add_epi16(x[n], _mm256_maddubs_epi16(wl, BROADCAST(q))); \
 		x[n] = _mm256_add_epi16(x[n], _mm256_maddubs_epi16(wh, BROADCAST(q + 16))); \
 		HOLD(x[n]); \
@@ -36,10 +36,10 @@ INLINE __m256i lanes_below(uint32_t rows)
 	if ((n) < columns) { \
 		__m256i y = _mm256_madd_epi16(x[n], one); \
 		if (zero) \
-			y = _mm256_add_epi32(y, _mm256_set1_epi32(t->start[at + (n)])); \
+			y = _mm256_add_epi32(y, _mm256_set1_epi32(starts[n])); \
 		COLUMN_SCALE(n, y) \
 		if (minimum) \
-			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(t->s[at + (n)]), acc[n]); \
+			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(RECORD_S(at, n)), acc[n]); \
 	}
 #define Q4_LINE \
 	{ \
@@ -56,10 +56,12 @@ INLINE void q4_block8(const uint8_t *data, const uint8_t *scales, const struct t
 {
 	const __m256i in = lanes_below(rows), low = _mm256_set1_epi8(15), one = _mm256_set1_epi16(1);
 	__m256 acc[4];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, data += 320, scales += 320, at += columns) {
+	for (uint32_t b = 0; b < blocks;
+	     b++, data += 320, scales += 320, at += t->step, starts += 2 * TILE_COLUMNS) {
 		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
 		const __m256 m = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales + 2));
 		__m256i x[4];
@@ -88,7 +90,7 @@ INLINE void q4_block8(const uint8_t *data, const uint8_t *scales, const struct t
 		x[n] = _mm256_setzero_si256();
 #define COLUMN_Q8_LINE(n) \
 	if ((n) < columns) { \
-		const __m256i q = BROADCAST(t->q + (at + (n)) * ACT_BLOCK + 4 * l); \
+		const __m256i q = BROADCAST(at + (n) * TILE_RECORD + 4 * l); \
 		const __m256i p = _mm256_maddubs_epi16(size, _mm256_sign_epi8(q, w)); \
 		x[n] = _mm256_add_epi32(x[n], _mm256_madd_epi16(p, one)); \
 		HOLD(x[n]); \
@@ -104,10 +106,12 @@ INLINE void q8_block8(const uint8_t *data, const uint8_t *scales, const struct t
 	const __m256i in = lanes_below(rows), one = _mm256_set1_epi16(1);
 	const __m256i flip = _mm256_set1_epi8((char)0x80);
 	__m256 acc[4];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, data += 544, scales += 544, at += columns) {
+	for (uint32_t b = 0; b < blocks;
+	     b++, data += 544, scales += 544, at += t->step, starts += 2 * TILE_COLUMNS) {
 		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
 		__m256i x[4];
 
@@ -130,21 +134,21 @@ INLINE void q8_block8(const uint8_t *data, const uint8_t *scales, const struct t
 	__asm__("%{vex%} vpdpbusd %2,%1,%0" : "+x"(x) : "x"(w), "x"(BROADCAST(p)))
 #define COLUMN_DOT_START(n) \
 	if ((n) < columns) \
-		x[n] = zero ? _mm256_set1_epi32(t->start[at + (n)]) : _mm256_setzero_si256();
+		x[n] = zero ? _mm256_set1_epi32(starts[n]) : _mm256_setzero_si256();
 #define COLUMN_DOT_Q4(n) \
 	if ((n) < columns) { \
-		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK + 4 * l; \
+		const uint8_t *q = at + (n) * TILE_RECORD + 4 * l; \
 		DOT(x[n], wl, q); \
 		DOT(x[n], wh, q + 16); \
 	}
 #define COLUMN_DOT_Q8(n) \
 	if ((n) < columns) \
-		DOT(x[n], w, t->q + (at + (n)) * ACT_BLOCK + 4 * l);
+		DOT(x[n], w, at + (n) * TILE_RECORD + 4 * l);
 #define COLUMN_DOT_END(n) \
 	if ((n) < columns) { \
 		COLUMN_SCALE(n, x[n]) \
 		if (minimum) \
-			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(t->s[at + (n)]), acc[n]); \
+			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(RECORD_S(at, n)), acc[n]); \
 	}
 
 INLINE void q4_dot8(const uint8_t *data, const uint8_t *scales, const struct tile *t,
@@ -153,10 +157,12 @@ INLINE void q4_dot8(const uint8_t *data, const uint8_t *scales, const struct til
 {
 	const __m256i in = lanes_below(rows), low = _mm256_set1_epi8(15);
 	__m256 acc[4];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, data += 320, scales += 320, at += columns) {
+	for (uint32_t b = 0; b < blocks;
+	     b++, data += 320, scales += 320, at += t->step, starts += 2 * TILE_COLUMNS) {
 		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales));
 		const __m256 m = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales + 2));
 		__m256i x[4];
@@ -182,10 +188,12 @@ INLINE void q8_dot8(const uint8_t *data, const uint8_t *scales, const struct til
 	const __m256i in = lanes_below(rows);
 	const int zero = 1, minimum = 0;
 	__m256 acc[4];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, data += 544, scales += 544, at += columns) {
+	for (uint32_t b = 0; b < blocks;
+	     b++, data += 544, scales += 544, at += t->step, starts += 2 * TILE_COLUMNS) {
 		const __m256 d = _mm256_cvtph_ps(_mm_load_si128((const __m128i *)scales)), m = d;
 		__m256i x[4];
 
@@ -295,8 +303,17 @@ uint64_t fast_work_f32_avx2(uint64_t rounds)
 	return rounds * 10 * 8;
 }
 
+static void place(const int8_t *q, const float *d, const float *s, uint32_t columns, uint32_t row,
+		  uint32_t rows, uint8_t *tile)
+{
+	tile_place(q, d, s, columns, row, rows, tile);
+}
+
 void fast_plain_avx2(struct leaf *leaf)
 {
+	leaf->place = place;
+	leaf->tile_rows = 4;
+	leaf->place_most = UINT32_MAX;
 	leaf->matmul[PACK_Q4] = matmul_q4;
 	leaf->matmul[PACK_Q8] = matmul_q8;
 	leaf->matmul[PACK_I8] = fast_row8_avx2;

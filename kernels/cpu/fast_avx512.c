@@ -7,8 +7,8 @@
 
 #define COLUMN_BLOCK(n) \
 	if ((n) < columns) { \
-		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK; \
-		__m512i x = zero ? _mm512_set1_epi32(t->start[at + (n)]) : _mm512_setzero_si512(); \
+		const uint8_t *q = at + (n) * TILE_RECORD; \
+		__m512i x = zero ? _mm512_set1_epi32(starts[n]) : _mm512_setzero_si512(); \
 		DOT(x, w0, q); \
 		DOT(x, w1, q + 4); \
 		DOT(x, w2, q + 8); \
@@ -17,10 +17,10 @@
 		DOT(x, w5, q + 20); \
 		DOT(x, w6, q + 24); \
 		DOT(x, w7, q + 28); \
-		acc[n] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(t->d[at + (n)])), \
+		acc[n] = _mm512_fmadd_ps(_mm512_mul_ps(d, _mm512_set1_ps(RECORD_D(at, n))), \
 					 _mm512_cvtepi32_ps(x), acc[n]); \
 		if (minimum) \
-			acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(t->s[at + (n)]), acc[n]); \
+			acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(RECORD_S(at, n)), acc[n]); \
 	}
 
 /* zero: the dot has a start; minimum: blocks have one. Both and `columns` are constants. */
@@ -31,10 +31,11 @@ INLINE void q4_block16(const uint8_t *data, const struct tile *t, uint32_t block
 	const __mmask16 in = (__mmask16)((1u << rows) - 1);
 	const __m512i low = _mm512_set1_epi8(15);
 	__m512 acc[16];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, data += 320, at += columns) {
+	for (uint32_t b = 0; b < blocks; b++, data += 320, at += t->step, starts += 2 * TILE_COLUMNS) {
 		tile_ahead(data, TILE_AHEAD, 320);
 		const __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data));
 		const __m512 m = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data + 1));
@@ -58,10 +59,11 @@ INLINE void q8_block16(const uint8_t *data, const struct tile *t, uint32_t block
 	const __mmask16 in = (__mmask16)((1u << rows) - 1);
 	const int zero = 1, minimum = 0;
 	__m512 acc[16];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, data += 544, at += columns) {
+	for (uint32_t b = 0; b < blocks; b++, data += 544, at += t->step, starts += 2 * TILE_COLUMNS) {
 		tile_ahead(data, TILE_AHEAD, 544);
 		const __m512 d = _mm512_cvtph_ps(_mm256_load_si256((const __m256i *)data)), m = d;
 		const __m512i w0 = _mm512_loadu_si512(data + 32), w1 = _mm512_loadu_si512(data + 96);
@@ -156,8 +158,17 @@ unsigned fast_have_avx512(void)
 	return have;
 }
 
+static void place(const int8_t *q, const float *d, const float *s, uint32_t columns, uint32_t row,
+		  uint32_t rows, uint8_t *tile)
+{
+	tile_place(q, d, s, columns, row, rows, tile);
+}
+
 void fast_plain_avx512(struct leaf *leaf)
 {
+	leaf->place = place;
+	leaf->tile_rows = TILE_COLUMNS;
+	leaf->place_most = UINT32_MAX;
 	leaf->matmul[PACK_Q4] = fast_q4_avx512;
 	leaf->matmul[PACK_Q8] = fast_q8_avx512;
 	leaf->matmul[PACK_I8] = fast_row8_avx512;

@@ -29,29 +29,59 @@ static void norm(const float *x, const float *w, uint32_t n, float epsilon, floa
 		out[i] = x[i] * r * w[i];
 }
 
+enum { QUANTISE_LOT = 16 }; /* blocks whose scales are divided at once */
+
+/* The sum of both registers' bytes, signed. */
+INLINE int32_t bytes_sum(__m128i a, __m128i b)
+{
+	const __m128i flip = _mm_set1_epi8((char)0x80), zero = _mm_setzero_si128();
+	const __m128i u = _mm_add_epi32(_mm_sad_epu8(_mm_xor_si128(a, flip), zero),
+					_mm_sad_epu8(_mm_xor_si128(b, flip), zero));
+
+	return _mm_cvtsi128_si32(_mm_add_epi32(u, _mm_srli_si128(u, 8))) - 128 * ACT_BLOCK;
+}
+
+/* Up to QUANTISE_LOT blocks. */
+static void quantise_lot(const float *x, uint32_t blocks, int8_t *q, float *d, float *s)
+{
+	_Alignas(64) float most[QUANTISE_LOT] = { 0 }, scale[QUANTISE_LOT], product[QUANTISE_LOT];
+	_Alignas(64) int32_t sum[QUANTISE_LOT] = { 0 };
+
+	for (uint32_t b = 0; b < blocks; b++) {
+		const struct v16 x0 = v16_load(x + b * ACT_BLOCK), x1 = v16_load(x + b * ACT_BLOCK + 16);
+
+		/* Of a NaN the second operand wins, so that it counts as 0. */
+		most[b] = v16_largest(v16_max(v16_absolute(x0), v16_max(v16_absolute(x1), v16_set(0.0f))));
+	}
+	struct v16 da = v16_div(v16_load(most), v16_set(127.0f));
+	const struct v16 inverse = v16_div(v16_set(1.0f), da), none = v16_set(0.0f);
+
+	da = v16_if_less(inverse, v16_set(INFINITY), da, none);
+	v16_store(most, da);
+	v16_store(scale, v16_if_less(inverse, v16_set(INFINITY), inverse, none));
+	for (uint32_t b = 0; b < blocks; b++, x += ACT_BLOCK, q += ACT_BLOCK) {
+		const struct v16 of = v16_set(scale[b]);
+		/* The least integer is what a NaN becomes. */
+		const struct n16 q0 = n16_max(v16_to_int(v16_mul(v16_load(x), of)), n16_set(-127));
+		const struct n16 q1 = n16_max(v16_to_int(v16_mul(v16_load(x + 16), of)), n16_set(-127));
+		const __m128i p0 = n16_to_i8(q0), p1 = n16_to_i8(q1);
+
+		_mm_storeu_si128((__m128i *)q, p0);
+		_mm_storeu_si128((__m128i *)q + 1, p1);
+		sum[b] = bytes_sum(p0, p1);
+	}
+	v16_store(product, v16_mul(da, v16_from_int(n16_load(sum))));
+	memcpy(d, most, blocks * sizeof *d);
+	memcpy(s, product, blocks * sizeof *s);
+}
+
 static void quantise(const float *x, uint32_t n, int8_t *q, float *d, float *s)
 {
-	for (uint32_t b = 0; b < n / ACT_BLOCK; b++, x += ACT_BLOCK, q += ACT_BLOCK) {
-		const struct v16 x0 = v16_load(x), x1 = v16_load(x + 16);
-		/* Of a NaN the second operand wins, so that it counts as 0. */
-		const struct v16 most = v16_max(v16_absolute(x0), v16_max(v16_absolute(x1), v16_set(0.0f)));
-		float da = v16_largest(most) / 127.0f, inverse = 1.0f / da;
+	for (uint32_t k = 0; k < n; k += QUANTISE_LOT * ACT_BLOCK) {
+		const uint32_t left = (n - k) / ACT_BLOCK;
 
-		if (!(inverse <= 3.402823466e38f)) {
-			da = 0.0f;
-			inverse = 0.0f;
-		}
-		const struct v16 scale = v16_set(inverse);
-		/* The least integer is what a NaN becomes. */
-		const struct n16 q0 = n16_max(v16_to_int(v16_mul(x0, scale)), n16_set(-127));
-		const struct n16 q1 = n16_max(v16_to_int(v16_mul(x1, scale)), n16_set(-127));
-		/* At most 32 * 127: the sum of f32 lanes is exact. */
-		const float sum = v16_sum(v16_from_int(n16_add(q0, q1)));
-
-		_mm_storeu_si128((__m128i *)q, n16_to_i8(q0));
-		_mm_storeu_si128((__m128i *)q + 1, n16_to_i8(q1));
-		d[b] = da;
-		s[b] = da * sum;
+		quantise_lot(x + k, left < QUANTISE_LOT ? left : QUANTISE_LOT, q + k, d + k / ACT_BLOCK,
+			     s + k / ACT_BLOCK);
 	}
 }
 

@@ -13,7 +13,7 @@
 /* x: the block's dot, or its first half's with y the second's (PACK_K6). */
 #define COLUMN_ZERO(n) \
 	if ((n) < columns) { \
-		const int32_t all = t->start[at + (n)], begin = t->low[at + (n)]; \
+		const int32_t all = starts[n], begin = starts[TILE_COLUMNS + (n)]; \
 		x[n] = small || (pack == PACK_T4 && !vnni) ? _mm256_setzero_si256() : \
 		       _mm256_set1_epi32(pack == PACK_K6 ? begin : all); \
 		if (pack == PACK_K6) \
@@ -21,7 +21,7 @@
 	}
 #define COLUMN_LINE(n) \
 	if ((n) < columns) { \
-		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK + 4 * l; \
+		const uint8_t *q = at + (n) * TILE_RECORD + 4 * l; \
 		const __m256i ql = BROADCAST(q), qh = BROADCAST(q + 16); \
 		if (vnni) { \
 			DOT(x[n], wl, ql); \
@@ -52,13 +52,13 @@
 	}
 #define COLUMN_BLOCK(n) \
 	if ((n) < columns) { \
-		const __m256 a = _mm256_set1_ps(t->d[at + (n)]); \
+		const __m256 a = _mm256_set1_ps(RECORD_D(at, n)); \
 		const __m256i sum = small ? _mm256_madd_epi16(x[n], one) : x[n]; \
 		acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(d, a), _mm256_cvtepi32_ps(sum), acc[n]); \
 		if (pack == PACK_K6) \
 			acc[n] = _mm256_fmadd_ps(_mm256_mul_ps(m, a), _mm256_cvtepi32_ps(y[n]), acc[n]); \
 		else if (pack != PACK_T4) \
-			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(t->s[at + (n)]), acc[n]); \
+			acc[n] = _mm256_fmadd_ps(m, _mm256_set1_ps(RECORD_S(at, n)), acc[n]); \
 	}
 
 INLINE __m256 f16s(const uint8_t *p)
@@ -121,10 +121,11 @@ INLINE void wide_block8(const uint8_t *data, const uint32_t half, const struct t
 		_mm256_broadcastsi128_si256(_mm_xor_si128(_mm_loadu_si128((const __m128i *)t->table),
 							  _mm_set1_epi8((char)(vnni ? 0x80 : 0)))) : low;
 	__m256 acc[4];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, at += columns) {
+	for (uint32_t b = 0; b < blocks; b++, at += t->step, starts += 2 * TILE_COLUMNS) {
 		__m256 d, m;
 		const uint8_t *lines = scales_of(data, half, b, pack, &d, &m) + 32 * half;
 		__m256i x[4], y[4], fifth = low, upper0 = low, upper1 = low;

@@ -17,20 +17,20 @@
 	DOT(y, w7, q + 28);
 #define COLUMN_BLOCK(n) \
 	if ((n) < columns) { \
-		const int8_t *q = t->q + (at + (n)) * ACT_BLOCK; \
-		const __m512 a = _mm512_set1_ps(t->d[at + (n)]); \
+		const uint8_t *q = at + (n) * TILE_RECORD; \
+		const __m512 a = _mm512_set1_ps(RECORD_D(at, n)); \
 		if (pack == PACK_K6) { \
-			__m512i x = _mm512_set1_epi32(t->low[at + (n)]); \
-			__m512i y = _mm512_set1_epi32(t->start[at + (n)] - t->low[at + (n)]); \
+			__m512i x = _mm512_set1_epi32(starts[TILE_COLUMNS + (n)]); \
+			__m512i y = _mm512_set1_epi32(starts[n] - starts[TILE_COLUMNS + (n)]); \
 			COLUMN_DOTS(n, x, y) \
 			acc[n] = _mm512_fmadd_ps(_mm512_mul_ps(d, a), _mm512_cvtepi32_ps(x), acc[n]); \
 			acc[n] = _mm512_fmadd_ps(_mm512_mul_ps(m, a), _mm512_cvtepi32_ps(y), acc[n]); \
 		} else { \
-			__m512i x = _mm512_set1_epi32(t->start[at + (n)]); \
+			__m512i x = _mm512_set1_epi32(starts[n]); \
 			COLUMN_DOTS(n, x, x) \
 			acc[n] = _mm512_fmadd_ps(_mm512_mul_ps(d, a), _mm512_cvtepi32_ps(x), acc[n]); \
 			if (pack != PACK_T4) \
-				acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(t->s[at + (n)]), acc[n]); \
+				acc[n] = _mm512_fmadd_ps(m, _mm512_set1_ps(RECORD_S(at, n)), acc[n]); \
 		} \
 	}
 
@@ -42,10 +42,11 @@ INLINE void wide_block16(const uint8_t *data, const struct tile *t, uint32_t blo
 	/* A table's zero is 128: the dot starts as if that were the zero. */
 	const __m512i table = pack == PACK_T4 ? lines_table(t->table) : _mm512_setzero_si512();
 	__m512 acc[16];
-	uint32_t at = 0;
+	const uint8_t *at = t->q;
+	const int32_t *starts = t->starts;
 
 	EACH_COLUMN(COLUMN_START)
-	for (uint32_t b = 0; b < blocks; b++, at += columns) {
+	for (uint32_t b = 0; b < blocks; b++, at += t->step, starts += 2 * TILE_COLUMNS) {
 		tile_ahead(data, TILE_AHEAD + (size_t)b * pack_block_bytes(pack), pack_block_bytes(pack));
 		const struct lines l = lines_of(data, b, pack, table);
 		const __m512 d = l.d, m = l.m;

@@ -35,6 +35,7 @@ struct entry {
 	uint32_t columns, count;
 	int phased; /* rows of given tokens are for copies of the weights */
 	enum act_kind kind;
+	uint32_t tile_rows; /* 0: rows are not laid in tiles */
 };
 
 static void round_rows(enum act_kind kind, float *x, uint32_t n)
@@ -79,8 +80,11 @@ static void entry_row(const struct entry *e, uint32_t item)
 	}
 	if (e->kind == ACT_I8_BLOCK) {
 		const size_t at = (size_t)item * (d->act_columns / ACT_BLOCK);
-		d->leaf.quantise(x, e->columns, d->act_q + (size_t)item * d->act_columns,
-				 d->act_d + at, d->act_s + at);
+		int8_t *const q = d->act_q + (size_t)item * d->act_columns;
+		d->leaf.quantise(x, e->columns, q, d->act_d + at, d->act_s + at);
+		if (e->tile_rows)
+			d->leaf.place(q, d->act_d + at, d->act_s + at, e->columns, item % e->tile_rows, e->tile_rows,
+				      d->act_tiles + item / e->tile_rows * act_tile_bytes(e->columns, e->tile_rows));
 		return;
 	}
 	if (x != room)
@@ -98,19 +102,32 @@ static void entry_item(void *argument, uint32_t item, uint32_t thread)
 		entry_row(e, first + i);
 }
 
+/* As many as the leaf's largest tile, or as the rows there are fill. */
+static uint32_t tile_rows_of(const struct leaf *leaf, uint32_t count)
+{
+	uint32_t rows = 1;
+	if (!leaf->place || count > leaf->place_most)
+		return 0;
+	while (rows < count && rows < leaf->tile_rows)
+		rows *= 2;
+	return rows;
+}
+
 /* Prepares the rows in e and describes them for the leaves. */
 static struct act entry_prepare(struct entry *e)
 {
 	struct device *d = e->d;
 	/* A block has 32 columns; what is not made of blocks enters as it is. */
 	e->kind = d->act == ACT_I8_BLOCK && e->columns % ACT_BLOCK != 0 ? ACT_F32 : d->act;
+	e->tile_rows = e->kind == ACT_I8_BLOCK ? tile_rows_of(&d->leaf, e->count) : 0;
 	struct act a = {.kind = e->kind == ACT_I8_BLOCK ? ACT_I8_BLOCK : ACT_F32,
 			.columns = e->columns,
 			.x = d->act_x, .x_stride = d->act_columns,
 			.q = d->act_q, .q_stride = d->act_columns,
 			.h = d->act_h, .h_stride = d->act_columns,
 			.d = d->act_d, .s = d->act_s,
-			.block_stride = d->act_columns / ACT_BLOCK};
+			.block_stride = d->act_columns / ACT_BLOCK,
+			.tiles = d->act_tiles, .tile_rows = e->tile_rows};
 	if (!e->norm && !e->pick && !e->phased && e->kind == ACT_F32) {
 		a.x = e->x;
 		a.x_stride = e->x_stride;
