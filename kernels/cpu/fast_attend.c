@@ -19,12 +19,16 @@ enum { QUERIES = 96 }; /* query vectors that share a decoded chunk, or one row's
 
 #define EACH_QUERY(X) X(0) X(1) X(2) X(3)
 
+/* Of 16 tokens, of 16 values: registers at once per query. */
 #ifdef FAST_AVX512
-enum { TILES = 4, VECTORS = 4 }; /* of 16 tokens, of 16 values: registers at once per query */
+enum { TILES = 4, VECTORS = 4 };
+#define AT_ONCE(queries, most) (most)
 #define EACH_OF(X, i) X(i, 0) X(i, 1) X(i, 2) X(i, 3)
 #else
-enum { TILES = 1, VECTORS = 1 };
-#define EACH_OF(X, i) X(i, 0)
+/* Two with up to three queries: twelve sums hide the latency that six do not. */
+enum { TILES = 2, VECTORS = 2 };
+#define AT_ONCE(queries, most) ((queries) < 4 ? (most) : 1)
+#define EACH_OF(X, i) X(i, 0) X(i, 1)
 #endif
 
 /* A block of query rows at work: what lies where in the scratch. */
@@ -95,6 +99,10 @@ static void chunk_load(const struct work *w, uint32_t at, int is_v)
 		const uint32_t page = t / j->page_tokens, within = t % j->page_tokens;
 		const uint8_t *tile = j->pages[page] + (size_t)within * j->head * size;
 
+#ifndef FAST_AVX512
+		if (j->rows == 1)
+			tile_ask(j, t, size, is_v);
+#endif
 		if (is_v)
 			(j->head % 32 ? v_tail_decoders : v_decoders)[j->kv](tile + j->v_offset, j->head,
 									      w->tokens + (t - at) * j->head);
@@ -131,6 +139,28 @@ static void chunk_load(const struct work *w, uint32_t at, int is_v)
 		const struct v16 s = v16_load(scale + 16 * (j)); \
 		v16_store(to, g ? v16_fma(acc[i][j], s, v16_load(to)) : v16_mul(acc[i][j], s)); \
 	}
+#ifdef FAST_AVX512
+#define SCORE_SUMS struct v16 acc[4][TILES], x[TILES]
+#define SCORE_ALL \
+	EACH_OF(SCORE_K, 0) \
+	EACH_QUERY(SCORE_STEP)
+#else
+/* One register of K at a time, or there is no room beside the sums. */
+#define SCORE_HALF(part, j) \
+	if ((j) < tiles) { \
+		const __m256 z = _mm256_loadu_ps(k + 16 * (j) + ((part) ? 8 : 0)); \
+		EACH_QUERY(SCORE_HALF_##part##_##j) \
+	}
+#define SCORE_HALF_OF(i, j, half) \
+	if ((i) < queries && (j) < tiles) \
+		acc[i][j].half = _mm256_fmadd_ps(_mm256_set1_ps(q[i][v]), z, acc[i][j].half);
+#define SCORE_HALF_0_0(i) SCORE_HALF_OF(i, 0, a)
+#define SCORE_HALF_1_0(i) SCORE_HALF_OF(i, 0, b)
+#define SCORE_HALF_0_1(i) SCORE_HALF_OF(i, 1, a)
+#define SCORE_HALF_1_1(i) SCORE_HALF_OF(i, 1, b)
+#define SCORE_SUMS struct v16 acc[4][TILES]
+#define SCORE_ALL SCORE_HALF(0, 0) SCORE_HALF(1, 0) SCORE_HALF(0, 1) SCORE_HALF(1, 1)
+#endif
 #define SCORE_ZEROS(i) EACH_OF(SCORE_ZERO, i)
 #define SCORE_ENDS(i) EACH_OF(SCORE_END, i)
 
@@ -142,12 +172,11 @@ INLINE void score_some(const struct work *w, const float *const q[4], uint32_t f
 	uint32_t v = 0;
 
 	for (uint32_t g = 0; g < w->groups; g++, scale += CHUNK_TOKENS) {
-		struct v16 acc[4][TILES], x[TILES];
+		SCORE_SUMS;
 
 		EACH_QUERY(SCORE_ZEROS)
 		for (uint32_t end = v + w->values; v < end; v++, k += CHUNK_TOKENS) {
-			EACH_OF(SCORE_K, 0)
-			EACH_QUERY(SCORE_STEP)
+			SCORE_ALL
 		}
 		EACH_QUERY(SCORE_ENDS)
 	}
@@ -157,8 +186,9 @@ INLINE void score_some(const struct work *w, const float *const q[4], uint32_t f
 	static void score_##n(const struct work *w, const float *const q[4], uint32_t first, \
 			      uint32_t end, float *out) \
 	{ \
-		for (; first + 16 * TILES <= end; first += 16 * TILES, out += 16 * TILES) \
-			score_some(w, q, first, out, n, TILES); \
+		enum { SOME = AT_ONCE(n, TILES) }; \
+		for (; first + 16 * SOME <= end; first += 16 * SOME, out += 16 * SOME) \
+			score_some(w, q, first, out, n, SOME); \
 		for (; first < end; first += 16, out += 16) \
 			score_some(w, q, first, out, n, 1); \
 	}
@@ -256,6 +286,27 @@ static void weigh(float *s, uint32_t from, uint32_t to, float cap, float *m, flo
 #define VALUE_STORE(i, j) \
 	if ((i) < queries && (j) < vectors) \
 		v16_store(sum + (i) * head + 16 * (j), acc[i][j]);
+#ifdef FAST_AVX512
+#define VALUE_SUMS struct v16 acc[4][VECTORS], x[VECTORS]
+#define VALUE_ALL \
+	EACH_OF(VALUE_V, 0) \
+	EACH_QUERY(VALUE_STEP)
+#else
+#define VALUE_HALF(part, j) \
+	if ((j) < vectors) { \
+		const __m256 z = _mm256_loadu_ps(v + 16 * (j) + ((part) ? 8 : 0)); \
+		EACH_QUERY(VALUE_HALF_##part##_##j) \
+	}
+#define VALUE_HALF_OF(i, j, half) \
+	if ((i) < queries && (j) < vectors) \
+		acc[i][j].half = _mm256_fmadd_ps(_mm256_set1_ps(p[(i) * CHUNK_TOKENS + t]), z, acc[i][j].half);
+#define VALUE_HALF_0_0(i) VALUE_HALF_OF(i, 0, a)
+#define VALUE_HALF_1_0(i) VALUE_HALF_OF(i, 0, b)
+#define VALUE_HALF_0_1(i) VALUE_HALF_OF(i, 1, a)
+#define VALUE_HALF_1_1(i) VALUE_HALF_OF(i, 1, b)
+#define VALUE_SUMS struct v16 acc[4][VECTORS]
+#define VALUE_ALL VALUE_HALF(0, 0) VALUE_HALF(1, 0) VALUE_HALF(0, 1) VALUE_HALF(1, 1)
+#endif
 #define VALUE_LOADS(i) EACH_OF(VALUE_LOAD, i)
 #define VALUE_STORES(i) EACH_OF(VALUE_STORE, i)
 
@@ -263,12 +314,11 @@ static void weigh(float *s, uint32_t from, uint32_t to, float cap, float *m, flo
 INLINE void values_some(const float *v, const float *p, uint32_t t, uint32_t end, uint32_t head,
 			float *sum, const uint32_t queries, const uint32_t vectors)
 {
-	struct v16 acc[4][VECTORS], x[VECTORS];
+	VALUE_SUMS;
 
 	EACH_QUERY(VALUE_LOADS)
 	for (v += (size_t)t * head; t < end; t++, v += head) {
-		EACH_OF(VALUE_V, 0)
-		EACH_QUERY(VALUE_STEP)
+		VALUE_ALL
 	}
 	EACH_QUERY(VALUE_STORES)
 }
@@ -277,9 +327,10 @@ INLINE void values_some(const float *v, const float *p, uint32_t t, uint32_t end
 	static void values_##n(const float *v, const float *p, uint32_t t, uint32_t end, \
 			       uint32_t head, uint32_t count, float *sum) \
 	{ \
+		enum { SOME = AT_ONCE(n, VECTORS) }; \
 		uint32_t i = 0; \
-		for (; i + 16 * VECTORS <= count; i += 16 * VECTORS) \
-			values_some(v + i, p, t, end, head, sum + i, n, VECTORS); \
+		for (; i + 16 * SOME <= count; i += 16 * SOME) \
+			values_some(v + i, p, t, end, head, sum + i, n, SOME); \
 		for (; i < count; i += 16) \
 			values_some(v + i, p, t, end, head, sum + i, n, 1); \
 	}

@@ -118,27 +118,38 @@ INLINE struct quad quad_f32(const uint8_t *p)
 
 enum { FP8_EXTRA = 8 };
 
-/* Pairs of f16 in eight dwords to their first and their second elements. */
-INLINE void halves_f16(__m256i y, __m256 *first, __m256 *second)
+/* Asks for what one row reads after a tile of K, its V, or after one of V, the K of the job that
+   follows: pages lie far apart, so the CPU does not guess where the next begins. */
+INLINE void tile_ask(const struct attend_job *j, uint32_t t, uint32_t size, int is_v)
 {
-	const __m256i z = _mm256_permute4x64_epi64(y, 0xd8);
-	const __m256 a = _mm256_cvtph_ps(_mm256_castsi256_si128(z));
-	const __m256 b = _mm256_cvtph_ps(_mm256_extracti128_si256(z, 1));
+	const size_t within = (size_t)(t % j->page_tokens) * j->head * size;
+	const uint32_t page = t / j->page_tokens;
 
-	*first = _mm256_shuffle_ps(a, b, 0x88);
-	*second = _mm256_shuffle_ps(a, b, 0xdd);
+	if (is_v && t >= j->next_count)
+		return;
+	const uint8_t *p = is_v ? j->next[page] + within : j->pages[page] + within + j->v_offset;
+
+	for (uint32_t i = 0; i < 16 * j->head * size; i += 64)
+		_mm_prefetch((const char *)p + i, _MM_HINT_T1);
 }
 
-/* A code's bits, shifted into an f16, are its value times 2^-8. */
+/* A code's bits, shifted into an f16, are its value times 2^-8. The bytes are put in order first,
+   which is one shuffle for 32 of them; of floats it would be four. */
 INLINE void half_fp8(const uint8_t *p, __m256 out[4])
 {
-	const __m256i x = _mm256_loadu_si256((const __m256i *)p), zero = _mm256_setzero_si256();
-	const __m256i keep = _mm256_set1_epi16((short)0xbfff);
-	const __m256i a = _mm256_srai_epi16(_mm256_unpacklo_epi8(zero, x), 1);
-	const __m256i b = _mm256_srai_epi16(_mm256_unpackhi_epi8(zero, x), 1);
+	const __m256i apart = _mm256_setr_epi8(0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15,
+					       0, 2, 4, 6, 1, 3, 5, 7, 8, 10, 12, 14, 9, 11, 13, 15);
+	const __m256i x = _mm256_shuffle_epi8(_mm256_loadu_si256((const __m256i *)p), apart);
+	/* Elements 1 and 2 of eight places, then elements 3 and 4. */
+	const __m256i y = _mm256_permutevar8x32_epi32(x, _mm256_setr_epi32(0, 4, 1, 5, 2, 6, 3, 7));
+	const __m256i zero = _mm256_setzero_si256(), keep = _mm256_set1_epi16((short)0xbfff);
+	const __m256i a = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpacklo_epi8(zero, y), 1), keep);
+	const __m256i b = _mm256_and_si256(_mm256_srai_epi16(_mm256_unpackhi_epi8(zero, y), 1), keep);
 
-	halves_f16(_mm256_and_si256(a, keep), &out[0], &out[1]);
-	halves_f16(_mm256_and_si256(b, keep), &out[2], &out[3]);
+	out[0] = _mm256_cvtph_ps(_mm256_castsi256_si128(a));
+	out[1] = _mm256_cvtph_ps(_mm256_castsi256_si128(b));
+	out[2] = _mm256_cvtph_ps(_mm256_extracti128_si256(a, 1));
+	out[3] = _mm256_cvtph_ps(_mm256_extracti128_si256(b, 1));
 }
 
 INLINE struct quad quad_fp8(const uint8_t *p)
