@@ -296,7 +296,7 @@ static bool end_copies(struct hf_end *end, const struct wire_end *m, const uint8
 	if (m->usage.diverged_why.at)
 		end->usage.diverged_why = copy_str(m->usage.diverged_why);
 	end->calls = calloc(m->call_count + 1, sizeof *end->calls);
-	if (!end->status || !end->calls)
+	if (!end->status || !end->calls || (m->usage.diverged_why.at && !end->usage.diverged_why))
 		return false;
 	for (; end->call_count < m->call_count; end->call_count++) {
 		struct hf_tool_call *to = &end->calls[end->call_count];

@@ -122,6 +122,8 @@ static int client_fill(struct hf_client *c, const char *endpoint, const struct h
 int hf_open(const char *endpoint, const struct hf_options *options, struct hf_client **out)
 {
 	static const struct hf_options defaults;
+	if (!out)
+		return -ERR_BAD_ARG;
 	struct hf_client *c = calloc(1, sizeof *c);
 	*out = NULL;
 	if (!c)
@@ -141,12 +143,14 @@ int hf_open(const char *endpoint, const struct hf_options *options, struct hf_cl
 
 const char *hf_principal(const struct hf_client *c)
 {
-	return c->principal;
+	return c ? c->principal : NULL;
 }
 
 void hf_cancel(struct hf_client *c)
 {
 	int saved = errno;
+	if (!c)
+		return;
 	atomic_store(&c->cancel, true);
 	ssize_t ignored = write(c->wake[1], "", 1);
 	(void)ignored;
@@ -155,6 +159,8 @@ void hf_cancel(struct hf_client *c)
 
 void hf_end_free(struct hf_end *end)
 {
+	if (!end)
+		return;
 	for (uint32_t i = 0; i < end->call_count; i++) {
 		free(end->calls[i].id);
 		free(end->calls[i].name);
@@ -175,7 +181,7 @@ void hf_end_free(struct hf_end *end)
 /* Other threads' calls wait here; a callback's on its own handle is refused (NULL). */
 struct hf_client *client_acquire(struct hf_client *c)
 {
-	if (atomic_load(&c->owner) == (uintptr_t)pthread_self())
+	if (!c || atomic_load(&c->owner) == (uintptr_t)pthread_self())
 		return NULL;
 	pthread_mutex_lock(&c->lock);
 	atomic_store(&c->owner, (uintptr_t)pthread_self());
@@ -196,7 +202,7 @@ struct wire_call *client_begin(struct hf_client *c, const struct hf_client *held
 {
 	end_init(end);
 	if (!held) {
-		end_fail(end, -ERR_IN_USE);
+		end_fail(end, c ? -ERR_IN_USE : -ERR_BAD_ARG);
 		return NULL;
 	}
 	wire_call_init(&c->call, method);
@@ -253,14 +259,18 @@ int hf_session_open(struct hf_client *c, const struct hf_open_args *args, struct
 	struct hf_end *end)
 {
 	HOLD(c);
+	static const struct hf_open_args none;
 	struct wire_call *m = client_begin(c, held, METHOD_SESSION_OPEN, NULL, end);
 	if (!m)
 		return end->code;
+	args = args ? args : &none;
 	m->a.system = str(args->system);
 	m->a.template_name = str(args->template_name);
 	m->a.label = str(args->label);
 	if (args->tool_count > WIRE_TOOLS_MAX)
 		return end_fail(end, -ERR_OUT_OF_RANGE);
+	if (args->tool_count > 0 && !args->tools)
+		return end_fail(end, -ERR_BAD_ARG);
 	for (; m->a.tool_count < args->tool_count; m->a.tool_count++)
 		m->a.tools[m->a.tool_count] = str(args->tools[m->a.tool_count]);
 	if (args->residency && (unsigned)args->residency->kind > HF_PINNED)
@@ -281,6 +291,9 @@ static int put_sampling(struct wire_sampling *to, const struct hf_sampling *s)
 	if (s->stop_count > WIRE_STOPS_MAX || s->bias_count > WIRE_BIAS_MAX ||
 			s->stop_token_count > WIRE_STOPS_MAX)
 		return -ERR_OUT_OF_RANGE;
+	if ((s->stop_count > 0 && !s->stop) || (s->bias_count > 0 && !s->bias) ||
+	    (s->stop_token_count > 0 && !s->stop_tokens))
+		return -ERR_BAD_ARG;
 	to->max_tokens = s->max_tokens;
 	to->temperature = s->temperature;
 	to->top_p = off(s->top_p, 1);
@@ -312,10 +325,12 @@ static int put_messages(struct wire_args *a, const struct hf_turn *t)
 {
 	if (t->message_count > WIRE_MESSAGES_MAX)
 		return -ERR_OUT_OF_RANGE;
+	if (t->message_count > 0 && !t->messages)
+		return -ERR_BAD_ARG;
 	for (; a->message_count < t->message_count; a->message_count++) {
 		const struct hf_message *from = &t->messages[a->message_count];
 		struct wire_message *to = &a->messages[a->message_count];
-		if ((unsigned)from->role > HF_TOOL)
+		if ((unsigned)from->role > HF_TOOL || (from->call_count > 0 && !from->calls))
 			return -ERR_BAD_ARG;
 		if (from->call_count > WIRE_MESSAGES_MAX - a->call_count)
 			return -ERR_OUT_OF_RANGE;
@@ -334,13 +349,35 @@ static int put_messages(struct wire_args *a, const struct hf_turn *t)
 	return 0;
 }
 
-/* Ids as they go over the wire; free it. */
+/* Ids as they go over the wire, no more than a third frame takes; free it. */
 static uint8_t *put_ids(const uint32_t *ids, size_t count)
 {
-	uint8_t *blob = count < SIZE_MAX / 8 ? malloc(4 * count + 1) : NULL;
+	uint8_t *blob = malloc(4 * count + 1);
 	for (size_t i = 0; blob && i < 4 * count; i++)
 		blob[i] = (uint8_t)(ids[i / 4] >> 8 * (i % 4));
 	return blob;
+}
+
+/* The whole of a turn but its tokens. */
+static int put_turn(struct wire_call *m, const struct hf_turn *t)
+{
+	TRY(put_sampling(&m->a.sampling, &t->sampling));
+	TRY(put_messages(&m->a, t));
+	if ((unsigned)t->tool_choice > HF_REQUIRED || (t->token_count > 0 && !t->tokens))
+		return -ERR_BAD_ARG;
+	if (t->choice_count > WIRE_CHOICES_MAX)
+		return -ERR_OUT_OF_RANGE;
+	if (t->choice_count > 0 && !t->choices)
+		return -ERR_BAD_ARG;
+	m->a.schema = str(t->schema);
+	m->a.regex = str(t->regex);
+	for (uint32_t i = 0; i < t->choice_count; i++)
+		m->a.choices[m->a.choice_count++] = str(t->choices[i]);
+	m->a.tool_choice = (uint8_t)t->tool_choice;
+	m->a.supersede = t->supersede;
+	if (t->deadline_ms > 0)
+		m->deadline_ms = t->deadline_ms;
+	return 0;
 }
 
 static int turn(struct hf_client *c, enum wire_method method, struct hf_session *s,
@@ -351,27 +388,15 @@ static int turn(struct hf_client *c, enum wire_method method, struct hf_session 
 	struct wire_call *m = client_begin(c, held, method, s, end);
 	if (!m)
 		return end->code;
-	int code = put_sampling(&m->a.sampling, &t->sampling);
-	if (code == 0)
-		code = put_messages(&m->a, t);
-	if (code == 0 && (unsigned)t->tool_choice > HF_REQUIRED)
-		code = -ERR_BAD_ARG;
-	if (code == 0 && t->choice_count > WIRE_CHOICES_MAX)
-		code = -ERR_OUT_OF_RANGE;
-	m->a.schema = str(t->schema);
-	m->a.regex = str(t->regex);
-	for (uint32_t i = 0; code == 0 && i < t->choice_count; i++)
-		m->a.choices[m->a.choice_count++] = str(t->choices[i]);
+	int code = t ? put_turn(m, t) : -ERR_BAD_ARG;
+	if (code == 0 && t->token_count > c->limits.blob_bytes / 4)
+		code = -ERR_TOO_BIG;
 	if (code == 0 && t->token_count > 0) {
 		m->a.tokens_in_blob = true;
 		m->a.keep = t->keep;
 		blob = put_ids(t->tokens, t->token_count);
 		code = blob ? 0 : -ERR_MEMORY;
 	}
-	m->a.tool_choice = (uint8_t)t->tool_choice;
-	m->a.supersede = t->supersede;
-	if (t->deadline_ms > 0)
-		m->deadline_ms = t->deadline_ms;
 	if (code != 0)
 		end_fail(end, code);
 	else
@@ -463,7 +488,7 @@ int hf_session_residency(struct hf_client *c, struct hf_session *s,
 	struct wire_call *m = client_begin(c, held, METHOD_SESSION_RESIDENCY, s, end);
 	if (!m)
 		return end->code;
-	if ((unsigned)residency->kind > HF_PINNED)
+	if (!residency || (unsigned)residency->kind > HF_PINNED)
 		return end_fail(end, -ERR_BAD_ARG);
 	put_residency(&m->a.residency, residency);
 	call_run(c, NULL, 0, NULL, end);
@@ -564,6 +589,8 @@ int hf_tokenize(struct hf_client *c, const char *text, size_t length, bool speci
 	struct wire_call *m = client_begin(c, held, METHOD_TOKENIZE, NULL, end);
 	if (!m)
 		return end->code;
+	if (length > 0 && !text)
+		return end_fail(end, -ERR_BAD_ARG);
 	m->a.special = special;
 	/* In the third frame: it may be large, and need not be UTF-8. */
 	return call_run(c, text, length, NULL, end);
@@ -574,69 +601,14 @@ int hf_detokenize(struct hf_client *c, const uint32_t *ids, size_t count, struct
 	HOLD(c);
 	if (!client_begin(c, held, METHOD_DETOKENIZE, NULL, end))
 		return end->code;
+	if (count > 0 && !ids)
+		return end_fail(end, -ERR_BAD_ARG);
+	if (count > c->limits.blob_bytes / 4)
+		return end_fail(end, -ERR_TOO_BIG);
 	uint8_t *blob = put_ids(ids, count);
 	if (!blob)
 		return end_fail(end, -ERR_MEMORY);
 	call_run(c, blob, 4 * count, NULL, end);
 	free(blob);
 	return end->code;
-}
-
-/* --- Words. --- */
-
-const char *hf_name(int code)
-{
-	return err_name(code);
-}
-
-const char *hf_text(int code)
-{
-	return err_text(code);
-}
-
-bool hf_later(int code)
-{
-	switch (code < 0 ? -code : code) {
-	case ERR_LIMIT:
-	case ERR_SESSION_BUSY:
-	case ERR_OVERLOADED:
-	case ERR_DRAINING:
-	case ERR_AUDIT_STALLED:
-	case ERR_LOG_FULL:
-	case ERR_DEADLINE:
-	case ERR_TIMEOUT:
-	case ERR_CLOSED:
-	case ERR_NO_FILE:
-	case ERR_RESTARTED:
-		return true;
-	default:
-		return false;
-	}
-}
-
-void hf_id_text(const struct hf_id *id, char out[33])
-{
-	static const char digits[] = "0123456789abcdef";
-	for (int i = 0; i < 16; i++) {
-		out[2 * i] = digits[id->bytes[i] >> 4];
-		out[2 * i + 1] = digits[id->bytes[i] & 15];
-	}
-	out[32] = 0;
-}
-
-bool hf_id_read(const char *text, struct hf_id *out)
-{
-	struct hf_id id = {{0}};
-	if (strlen(text) != 32)
-		return false;
-	for (int i = 0; i < 32; i++) {
-		char c = text[i];
-		int digit = c >= '0' && c <= '9' ? c - '0' :
-			c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-		if (digit < 0)
-			return false;
-		id.bytes[i / 2] = (uint8_t)(id.bytes[i / 2] << 4 | digit);
-	}
-	*out = id;
-	return true;
 }

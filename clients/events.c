@@ -37,11 +37,13 @@ struct hf_events {
 
 int hf_events_open(struct hf_client *c, const char *endpoint, struct hf_events **out)
 {
-	struct hf_events *e = calloc(1, sizeof *e);
 	const int linger = 0, hwm = EVENTS_HWM, beat = 5000, dead = 15000;
 	const int64_t frame = BODY_MAX;
 	char beside[1024];
 	*out = NULL;
+	if (!c)
+		return -ERR_BAD_ARG;
+	struct hf_events *e = calloc(1, sizeof *e);
 	if (!e)
 		return -ERR_MEMORY;
 	e->client = c;
@@ -75,7 +77,7 @@ int hf_events_open(struct hf_client *c, const char *endpoint, struct hf_events *
 
 void hf_events_close(struct hf_events **events)
 {
-	struct hf_events *e = *events;
+	struct hf_events *e = events ? *events : NULL;
 	if (!e)
 		return;
 	if (e->socket)

@@ -259,7 +259,8 @@ static int welcome_read(struct hf_client *c, const struct link_message *m)
 	/* Who believes that more was granted than the daemon takes never grants again. */
 	if (w.window_max > 0 && w.window_max < c->window)
 		c->window = (uint32_t)w.window_max;
-	CHECK(w.principal.length < sizeof c->principal);
+	if (w.principal.length >= sizeof c->principal)
+		return -ERR_BAD_BODY;
 	memcpy(c->principal, w.principal.at, w.principal.length);
 	c->principal[w.principal.length] = 0;
 	return 0;

@@ -58,6 +58,8 @@ int hf_session_import(struct hf_client *c, const uint8_t *settings, size_t bytes
 	if (!settings || wire_validate(settings, bytes, &c->limits) != 0 || !wire_get_map(v, &pairs) ||
 	    settings_take(&m->a, v) != 0)
 		return end_fail(end, -ERR_BAD_ARG);
+	if (count > 0 && !ids)
+		return end_fail(end, -ERR_BAD_ARG);
 	if (count > c->limits.blob_bytes / 4)
 		return end_fail(end, -ERR_TOO_BIG);
 	uint8_t *blob = malloc(count * 4 + 1);

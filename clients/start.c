@@ -46,6 +46,8 @@ static int start(const struct started *what)
 	sigset_t all, before;
 	pthread_t thread;
 	pthread_attr_t detached;
+	if (!what->c || !what->on_end)
+		return free(job), -ERR_BAD_ARG;
 	if (!job)
 		return -ERR_MEMORY;
 	*job = *what;

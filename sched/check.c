@@ -62,10 +62,9 @@ static const struct err_entry table[] = {
 
 static const struct err_entry *err_find(int code)
 {
-	if (code < 0)
-		code = -code;
+	const long wanted = code < 0 ? -(long)code : code; /* whatever a caller of the library hands in */
 	for (unsigned i = 0; i < sizeof table / sizeof table[0]; i++)
-		if (table[i].code == code)
+		if (table[i].code == wanted)
 			return &table[i];
 	return NULL;
 }

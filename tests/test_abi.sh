@@ -1,7 +1,8 @@
 #!/bin/sh
-# What a program that was compiled yesterday counts on: the library's symbols and their version, the
-# sizes and places in its structs, use from C++ and by dlopen. Method: all is compared with tests/abi.txt,
-# which changes only with a new version in clients/holdfast.map.
+# What a program that was compiled yesterday counts on: the library's symbols and their version, sizes and
+# places in its structs, enumerators, macros and prototypes, use from C++ and by dlopen. Method: all is read out of
+# the header (tests/abi.awk) and compared with tests/abi.txt, which changes only with a new version in
+# clients/holdfast.map.
 set -u
 n=0
 check() { n=$((n + 1)); if [ "$1" = 0 ]; then echo "ok $n - $2"; else echo "not ok $n - $2"; fi; }
@@ -9,29 +10,25 @@ case "$SANITIZE_FLAGS" in *sanitize*) echo "1..0 # SKIP a program of another bui
 dir=$(mktemp -d) && trap 'rm -rf "$dir"' EXIT
 lib="$BUILDDIR/.libs/libholdfast.so"
 
-cat >"$dir/abi.c" <<'C'
+{ cat <<'C'
 #include <stddef.h>
 #include <stdio.h>
 #include "clients/client.h"
 #define SIZE(t) printf("size %s %zu\n", #t, sizeof(struct t))
-#define AT(t, f) printf("at %s.%s %zu\n", #t, #f, offsetof(struct t, f))
+#define AT(t, f) printf("at %s.%s %zu %zu\n", #t, #f, offsetof(struct t, f), sizeof(((struct t *)0)->f))
 int main(void)
 {
-	SIZE(hf_options); SIZE(hf_session); SIZE(hf_piece); SIZE(hf_note); SIZE(hf_stream);
-	SIZE(hf_tool_call); SIZE(hf_usage); SIZE(hf_end); SIZE(hf_residency); SIZE(hf_open_args);
-	SIZE(hf_message); SIZE(hf_sampling); SIZE(hf_turn);
-	AT(hf_options, resume_ms); AT(hf_end, status); AT(hf_end, usage); AT(hf_end, session); AT(hf_end, calls);
-	AT(hf_end, json); AT(hf_end, bytes); AT(hf_turn, sampling); AT(hf_turn, deadline_ms); AT(hf_sampling, seed);
-	AT(hf_usage, diverged_why); AT(hf_message, tool_call_id); AT(hf_piece, logprobs_json);
-	return 0;
-}
 C
+awk -f "$SRCDIR/tests/abi.awk" "$SRCDIR/clients/client.h"
+echo 'return 0; }'; } >"$dir/abi.c"
 $CC -I"$SRCDIR" -o "$dir/abi" "$dir/abi.c" || echo "# it does not compile"
 { ${NM:-nm} -D --defined-only --with-symbol-versions "$lib" | awk '$3 ~ /^hf_/ { sub(/@@/, " ", $3); print "symbol", $3 }' | sort
   "$dir/abi"; } >"$dir/found"
 diff -u "$SRCDIR/tests/abi.txt" "$dir/found" | sed 's/^/# /'
 cmp -s "$SRCDIR/tests/abi.txt" "$dir/found"
-check $? "symbols, their version, sizes and places are those of tests/abi.txt"
+check $? "symbols and their version, every struct's size and members, enumerators, macros, prototypes are those of tests/abi.txt"
+! grep '^unread' "$dir/found" && [ "$(grep -c '^function [^t]' "$dir/found")" = "$(grep -c '^symbol' "$dir/found")" ]
+check $? "nothing of the header is passed over: each symbol has its prototype"
 
 cat >"$dir/plain.cc" <<'C'
 #include "clients/client.h"

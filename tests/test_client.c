@@ -14,6 +14,7 @@
 
 #include "clients/client.h"
 #include "sched/check.h"
+#include "tests/fake_start.h"
 #include "tests/tap.h"
 
 static char dir[] = "/tmp/holdfast-test-XXXXXX", endpoint[100];
@@ -34,25 +35,7 @@ static double now(void)
 
 static void daemon_start(void)
 {
-	const char *build = getenv("BUILDDIR");
-	char path[4096], ready[16];
-	int in[2], out[2];
-	snprintf(path, sizeof path, "%s/tests/fake_daemon", build ? build : ".");
-	CHECK(pipe(in) == 0);
-	CHECK(pipe(out) == 0);
-	child = fork();
-	CHECK(child >= 0);
-	if (child == 0) {
-		/* The daemon ends when its standard input does: with us, however we end. */
-		dup2(in[0], 0);
-		dup2(out[1], 1);
-		close(in[1]);
-		execl(path, path, endpoint, "100", (char *)NULL);
-		_exit(127);
-	}
-	close(in[0]);
-	close(out[1]);
-	CHECK(read(out[0], ready, sizeof ready) > 0);
+	child = fake_start(endpoint);
 }
 
 /* What a stream brought. */
@@ -398,6 +381,86 @@ static void connects(void)
 	EXPECT(!hf_id_read("00112233445566778899aabbccddeefg", &id));
 }
 
+/* What the callback form said at last. */
+struct ended {
+	pthread_mutex_t lock;
+	pthread_cond_t told;
+	int count, code;
+	char status[20];
+};
+
+static void on_end(void *data, struct hf_end *e)
+{
+	struct ended *d = data;
+	pthread_mutex_lock(&d->lock);
+	d->count++;
+	d->code = e->code;
+	snprintf(d->status, sizeof d->status, "%s", e->status ? e->status : "");
+	pthread_cond_broadcast(&d->told);
+	pthread_mutex_unlock(&d->lock);
+	hf_end_free(e);
+}
+
+/* What is not there, where there should be something: an error, and the handle is as good as before. */
+static void wrong_use(void)
+{
+	struct hf_message m = {.role = HF_USER, .content = "x"};
+	struct hf_message calls = {.role = HF_ASSISTANT, .content = "x", .call_count = 2};
+	struct hf_session made;
+	struct hf_client *none = NULL;
+	struct hf_events *events = NULL;
+	struct hf_id id;
+	const struct hf_turn turns[] = {
+		{.message_count = 1}, {.token_count = 3}, {.messages = &calls, .message_count = 1},
+		{.messages = &m, .message_count = 1, .choice_count = 2},
+		{.messages = &m, .message_count = 1, .sampling = {.stop_count = 1}},
+		{.messages = &m, .message_count = 1, .sampling = {.bias_count = 1}},
+		{.messages = &m, .message_count = 1, .sampling = {.stop_token_count = 1}},
+		{.messages = &m, .message_count = UINT32_MAX},
+		{.tokens = (const uint32_t *)"ids", .token_count = SIZE_MAX},
+		{.messages = &m, .message_count = 1, .choice_count = UINT32_MAX},
+	};
+	for (size_t i = 0; i < sizeof turns / sizeof turns[0]; i++) {
+		hf_end_free(&end);
+		const int code = hf_session_turn(c, &s, &turns[i], NULL, &end);
+		if (!EXPECT(code == -ERR_BAD_ARG || code == -ERR_OUT_OF_RANGE || code == -ERR_TOO_BIG))
+			printf("# turn %zu: %s\n", i, hf_name(code));
+	}
+	const struct hf_turn plain = {.messages = &m, .message_count = 1};
+#define WRONG(call) hf_end_free(&end); EXPECT_EQ((call), -ERR_BAD_ARG)
+	WRONG(hf_session_turn(c, &s, NULL, NULL, &end));
+	WRONG(hf_session_turn(c, NULL, &plain, NULL, &end));
+	WRONG(hf_session_continue(c, &s, NULL, NULL, &end));
+	WRONG(hf_session_turn(NULL, &s, &plain, NULL, &end));
+	WRONG(hf_session_turn_start(c, &s, &plain, NULL, NULL, NULL));
+	WRONG(hf_session_turn_start(NULL, &s, &plain, NULL, on_end, NULL));
+	WRONG(hf_session_continue_start(c, &s, &plain, NULL, NULL, NULL));
+	WRONG(hf_session_open(c, &(struct hf_open_args){.tool_count = 1}, &made, &end));
+	WRONG(hf_session_residency(c, &s, NULL, &end));
+	WRONG(hf_session_show(c, NULL, &end));
+	WRONG(hf_session_fork(c, NULL, HF_NONE, HF_NONE, &made, &end));
+	WRONG(hf_tokenize(c, NULL, 3, false, &end));
+	WRONG(hf_detokenize(c, NULL, 3, &end));
+	WRONG(hf_session_import(c, NULL, 0, NULL, 0, &made, &end));
+	WRONG(hf_session_import(c, (const uint8_t *)"\x91\xc1", 2, NULL, 0, &made, &end));
+	WRONG(hf_health(NULL, &end));
+	WRONG(hf_events_open(NULL, NULL, &events));
+	EXPECT(events == NULL);
+	EXPECT(!hf_id_read(NULL, &id));
+	hf_close(NULL);
+	hf_close(&none);
+	hf_cancel(NULL);
+	hf_events_close(NULL);
+	hf_end_free(NULL);
+	EXPECT(hf_principal(NULL) == NULL);
+	EXPECT(hf_name(-99999) != NULL && hf_text(INT32_MIN) != NULL && hf_name(INT32_MIN) != NULL);
+	EXPECT(!hf_later(INT32_MIN));
+	/* No arguments at all are a session as the daemon likes it. */
+	hf_end_free(&end);
+	EXPECT_EQ(hf_session_open(c, NULL, &made, &end), 0);
+	EXPECT_EQ(say("hello"), 0);
+}
+
 /* Threads that share a handle: every call gets its own answer, whole. */
 static void *asks(void *data)
 {
@@ -437,24 +500,12 @@ static void shared(void)
 	}
 }
 
-/* What the callback form said at last. */
-struct ended {
-	pthread_mutex_t lock;
-	pthread_cond_t told;
-	int count, code;
-	char status[20];
-};
-
-static void on_end(void *data, struct hf_end *e)
+static void ended_await(struct ended *d, int count)
 {
-	struct ended *d = data;
 	pthread_mutex_lock(&d->lock);
-	d->count++;
-	d->code = e->code;
-	snprintf(d->status, sizeof d->status, "%s", e->status ? e->status : "");
-	pthread_cond_broadcast(&d->told);
+	while (d->count < count)
+		pthread_cond_wait(&d->told, &d->lock);
 	pthread_mutex_unlock(&d->lock);
-	hf_end_free(e);
 }
 
 static void in_callbacks(void)
@@ -469,12 +520,27 @@ static void in_callbacks(void)
 	struct hf_stream to = {.on_piece = on_piece, .data = &mine};
 	one.turn = other.turn = HF_NONE;
 	REQUIRE(hf_session_turn_start(c, &one, &t, &to, on_end, &d) == 0);
-	pthread_mutex_lock(&d.lock);
-	while (d.count < 1)
-		pthread_cond_wait(&d.told, &d.lock);
-	pthread_mutex_unlock(&d.lock);
+	ended_await(&d, 1);
 	EXPECT_EQ(mine.length, 5000);
 	EXPECT(d.code == 0 && strcmp(d.status, "stop") == 0);
+	/* Tools' results, in the same form. */
+	struct hf_message call = {.role = HF_USER, .content = "tool"};
+	struct hf_message result = {.role = HF_TOOL, .content = "a file", .tool_call_id = "c1"};
+	struct hf_turn asked = {.messages = &call, .message_count = 1};
+	struct hf_turn answered = {.messages = &result, .message_count = 1};
+	REQUIRE(hf_session_turn_start(c, &one, &asked, &to, on_end, &d) == 0);
+	ended_await(&d, 2);
+	EXPECT(d.code == 0 && strcmp(d.status, "tool_wait") == 0);
+	mine.length = mine.pieces = 0;
+	REQUIRE(hf_session_continue_start(c, &one, &answered, &to, on_end, &d) == 0);
+	ended_await(&d, 3);
+	EXPECT(d.code == 0 && strcmp(d.status, "stop") == 0);
+	EXPECT(strcmp(mine.text, "The tool says a file") == 0);
+	/* What is wrong with it is told there too, and by nothing else. */
+	answered.message_count = 0;
+	REQUIRE(hf_session_continue_start(c, &one, &answered, NULL, on_end, &d) == 0);
+	ended_await(&d, 4);
+	EXPECT(d.code == -ERR_BAD_ARG && strcmp(d.status, "") == 0);
 	/* Closing a handle ends what runs and what waits, and tells each. */
 	struct hf_client *own = NULL;
 	REQUIRE(hf_open(endpoint, &options, &own) == 0);
@@ -562,6 +628,7 @@ int main(void)
 	TAP_RUN(nonsense, "a daemon that talks nonsense");
 	TAP_RUN(rest, "all other calls");
 	TAP_RUN(connects, "endpoints that are none, refusals, ids");
+	TAP_RUN(wrong_use, "wrong use is an error: what is not there, counts that cannot be");
 	TAP_RUN(shared, "threads share a handle");
 	TAP_RUN(in_callbacks, "the callback form, and a handle that is closed under it");
 	TAP_RUN(stops, "a daemon that stops: timeout for who comes, closed for who was there");
