@@ -111,6 +111,11 @@ def closed():
         figure(f"{trace}: turns an hour, cost against lru", mean(short["cost"], "turns_answered") / mean(short["lru"], "turns_answered"), 2, " x")
         speed = {p: mean(whole[p], "turns_answered") / mean(whole[p], "span_s") for p in whole}
         figure(f"{trace}: turns an hour until all are answered, cost against lru", speed["cost"] / speed["lru"], 2, " x")
+        # Neither idles in this span for want of turns that the other still has.
+        hours_of = [min(pair[0]["span_s"], pair[1]["span_s"]) / 3600 for pair in zip(whole["lru"], whole["cost"])]
+        fair = {p: sum(pool.map(lambda seed, hours, p=p: simulate(trace, tokens * KV, p, seed, *more, "--hours", repr(hours))["turns_answered"],
+                                seeds, hours_of)) for p in whole}
+        figure(f"{trace}: turns answered until the first of the two has answered all, cost against lru", fair["cost"] / fair["lru"], 2, " x")
         for key in ("session_s_p50", "session_s_p99"):
             figure(f"  {key}, cost against lru", mean(whole["cost"], key) / mean(whole["lru"], key), 1, " x", False)
 
