@@ -87,8 +87,15 @@ void hf_events_close(struct hf_events **events)
 	*events = NULL;
 }
 
-/* One message: topic, number, body; the body is kept. 0, or -ERR_TIMEOUT when there is none in time. */
-static int body_receive(struct hf_events *e, uint64_t until_ms)
+/* After one that is no news: the time is over, and this call looked through what a socket holds. */
+static bool too_late(uint64_t until_ms, uint32_t *passed)
+{
+	return ++*passed >= EVENTS_HWM && link_now_ms() >= until_ms;
+}
+
+/* One message: topic, number, body; the body is kept. 0, or -ERR_TIMEOUT when there is none in time.
+   *passed: how many were not taken since the call began. */
+static int body_receive(struct hf_events *e, uint64_t until_ms, uint32_t *passed)
 {
 	for (;;) {
 		const uint64_t now = link_now_ms();
@@ -113,6 +120,8 @@ static int body_receive(struct hf_events *e, uint64_t until_ms)
 		if (count == FRAMES && length > 0 && length <= BODY_MAX &&
 		    wire_validate(e->body, e->length, &e->client->limits) == 0)
 			return 0;
+		if (too_late(until_ms, passed))
+			return -ERR_TIMEOUT;
 	}
 }
 
@@ -202,22 +211,30 @@ int hf_events_next(struct hf_events *e, uint32_t timeout_ms, struct hf_event *ou
 {
 	const uint64_t until = link_now_ms() + timeout_ms;
 	struct heard *whose = NULL;
-	uint64_t missed = 0;
+	uint64_t missed = 0, asked = 0;
+	uint32_t passed = 0;
 	memset(out, 0, sizeof *out);
 	for (;;) {
 		if (fetched_next(e, out))
 			break;
 		if (!e->waits)
-			TRY(body_receive(e, until));
+			TRY(body_receive(e, until, &passed));
 		e->waits = false;
-		if (!event_take(e, (struct wire_value){e->body, e->length}, out, &missed, &whose))
+		if (!event_take(e, (struct wire_value){e->body, e->length}, out, &missed, &whose)) {
+			if (too_late(until, &passed))
+				return -ERR_TIMEOUT;
 			continue;
+		}
 		if (!missed)
 			break;
-		TRY(fetch(e, whose, missed));
 		e->waits = true;
-		if (e->walk.items == 0)
-			whose->last = out->seq - 1; /* what was missed is not kept any more */
+		/* Not kept any more, or the answer had no event that is news: the numbers show it. */
+		if (missed == asked) {
+			whose->last = out->seq - 1;
+			continue;
+		}
+		TRY(fetch(e, whose, missed));
+		asked = missed;
 	}
 	event_json(e, out);
 	return 0;

@@ -32,6 +32,8 @@ static const char *const results[METHOD_COUNT] = {
 	[METHOD_HEALTH] = "{'state': 'serving', 'uptime_ms': 5, 'loop_turns': 1, "
 		"'turns_running': 0, 'turns_waiting': 0, 'sessions': 2, 'tokens_sampled': 0, "
 		"'version': '0', 'boot': " SESS "}",
+	/* Nothing that is an event. */
+	[METHOD_EVENTS_REPLAY] = "{'events': ['none', {'principal': 'uid:1', 'seq': 0}]}",
 	[METHOD_SESSION_ATTACH] = "{'history': 42}",
 	[METHOD_SESSION_RESIDENCY] = "{'granted': {'kind': 'pinned', 'bytes': 1, 'lease_ms': 0}}",
 	[METHOD_SESSION_CLOSE] = "{}", [METHOD_SESSION_FORGET] = "{}",
