@@ -11,7 +11,7 @@ import tempfile
 import time
 
 import ar1
-from ar1 import END, WINDOW, Refused, Reply, Tap, Wire
+from ar1 import END, HELLO, WELCOME, WINDOW, Refused, Reply, Tap, Wire
 from daemon_rig import Subscriber, ask, audit, await_message, begin, left_clean, more_of_it, resume, unsanitary, until, words
 
 tap = Tap()
@@ -209,12 +209,13 @@ def stuck_at_the_end(inject, running):
 def loop_itself(inject, *options):
     """What the loop itself writes hangs, in the middle of a stream: nobody hears a signal then, and the process ends by itself."""
     folder = tempfile.mkdtemp(prefix="hf-stall-", dir="/dev/shm" if os.access("/dev/shm", os.W_OK) else None)
-    daemon = begin(None, *OPTIONS, "--state", f"{folder}/state", "--audit-stall-ms", "300", "--audit-abort-ms", "2000", "--inject", inject,
+    daemon = begin(None, *OPTIONS, "--state", f"{folder}/state", "--audit-stall-ms", "300", "--audit-abort-ms", "6000", "--inject", inject,
                    *options)
     wire = Wire(daemon.endpoint)
     session = wire.open()
     a, blob = ask(GIVEN, **MORE)
     wire.begin("session.turn", a, blob, sess=session)
+    # Two seconds without an answer are no slow machine; the process has four more then.
     until(lambda: not answers(daemon))
     daemon.process.send_signal(signal.SIGTERM)
     assert daemon.process.wait(40 * ar1.SLOW) == -signal.SIGABRT, daemon.words()
@@ -231,9 +232,11 @@ def loop_itself(inject, *options):
 
 
 def answers(daemon):
-    wire = Wire(daemon.endpoint)
+    wire = Wire(daemon.endpoint, hello=False)  # it may hang before it answers even a HELLO
     try:
-        wire.finish(wire.begin("health"), timeout=0.3 * ar1.SLOW)
+        wire.send(HELLO, 0, {"client": "test", "minor": 0, "caps": []})
+        wire.expect(WELCOME, timeout=2 / ar1.SLOW)
+        wire.finish(wire.begin("health"), timeout=2 / ar1.SLOW)
         return True
     except TimeoutError:
         return False
