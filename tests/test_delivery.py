@@ -257,13 +257,16 @@ def one_reader(wire):
     balanced(wire)
 
 
-def channel_again(wire):
+def channel_again(_):
     """A channel's number that was used, while its call runs, is being cancelled or is over: the new CALL or RESUME is refused in words,
     the call that has it goes on to its one END, and what was asked beside it is answered."""
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--strikes", "0", "--stream-bytes", "1024")  # who does not read holds his turn
+    wire = Wire(own.endpoint)
     session, other = wire.open(), wire.open()
+    asked = {**ASKED, "max_tokens": 900, "temperature": 1.0}
     for at_once in (False, True):
-        link = Wire(endpoint)
-        link.begin("session.turn", ASKED, pack(GIVEN), sess=session, window=1, detach_ms=20000, **({"idem": os.urandom(16)} if at_once else {}))
+        link = Wire(own.endpoint)
+        link.begin("session.turn", asked, pack(GIVEN), sess=session, window=1, detach_ms=20000, **({"idem": os.urandom(16)} if at_once else {}))
         first = link.channel
         op = None if at_once else await_message(link, ACCEPTED, first)["op"]
         again = {"m": "session.turn", "window": 9, "sess": other, "a": {**ASKED, "max_tokens": 2}}
@@ -296,6 +299,7 @@ def channel_again(wire):
     for s in (session, other):
         wire.ok("session.close", sess=s)
     balanced(wire)
+    assert own.stop() == 0
 
 
 def wrong_resumes(wire):

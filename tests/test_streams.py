@@ -11,7 +11,7 @@ from daemon_rig import ask, begin, kill, left_clean, more_of_it, resume, words
 
 tap = Tap()
 OPTIONS = ("--template", "smollm2", "--kv-memory", "900000", "--chunk", "64", "--batch-rows", "96")
-GIVEN, MORE = words(40), {"max_tokens": 300, "temperature": 0.7, "seed": 5}
+GIVEN, MORE = words(40), {"max_tokens": 900, "temperature": 0.7, "seed": 5}
 
 
 def start(home=None, *options, **more):
@@ -19,10 +19,10 @@ def start(home=None, *options, **more):
     return daemon, Wire(daemon.endpoint)
 
 
-def turn(wire):
+def turn(wire, **keys):
     a, blob = ask(GIVEN, **MORE)
     session = wire.open()
-    return session, wire.begin("session.turn", a, blob, sess=session, detach_ms=60000, idem=os.urandom(16))
+    return session, wire.begin("session.turn", a, blob, sess=session, detach_ms=60000, idem=os.urandom(16), **keys)
 
 
 def asked():
@@ -111,9 +111,11 @@ def power():
     is cut otherwise. From its beginning it can be had."""
     if os.geteuid() or subprocess.run(["unshare", "-m", "true"], capture_output=True).returncode:
         return "skip needs the right to change what a process sees"
-    daemon, wire = start(None, "--inject", "batch@100=crash")  # or a slow reader would be killed after the answer
+    # It stands in its middle: what the reader granted and what may be unread are less than the answer.
+    assert len(RIGHT.text.encode()) > 300 + 1024
+    daemon, wire = start(None, "--stream-bytes", "1024")
     home = daemon.home
-    reply = wire.finish(turn(wire)[1], tokens=20)
+    reply = wire.finish(turn(wire, window=300)[1], tokens=20)
     kill(daemon)
     with open(f"{home}/boot", "w") as file:
         file.write("another boot of the kernel\n")

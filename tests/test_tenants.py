@@ -624,6 +624,7 @@ def wrong_starts(wire):
 write(LINES)
 write([KEYS["server"][1]], f"{HOME}/server.key_secret")
 daemon = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--chunk", "64", "--batch-rows", "96", "--strikes", "0",
+                "--stream-bytes", "1024",  # who does not read holds his turn
                 "--tenants", FILE, "--curve-key", f"{HOME}/server.key_secret")
 wire_endpoint = daemon.endpoint
 wire = Wire(wire_endpoint)
