@@ -274,7 +274,9 @@ int index_walk(MDB_txn *txn, uint64_t last, bool live, char *reason);
 int index_verify(MDB_txn *txn, uint64_t archived, uint64_t last, bool live, uint64_t *indexed, char *reason);
 struct segment;
 int index_verify_segment(const struct segment *segment, uint64_t until, uint64_t *indexed, char *reason);
-/* In a child, which is all that a crafted file can crash. */
+/* In a child, which is all that a crafted file can crash. A cycle of pages ends when it has used so much of a
+   processor; only tests set it. */
+extern unsigned store_walk_cpu_s;
 int store_walk_child(const char *dir, uint64_t map_bytes, const struct store_disk *disk,
 		     enum store_found *found, char *reason);
 /* Opens data.mdb for reading; without touching lock.mdb if the caller holds our lock, else (live) as

@@ -25,6 +25,7 @@ struct store_room {
 	uint64_t reserved;       /* up to this byte of the file the blocks are there */
 	bool reserves;           /* the file system can reserve */
 	bool disk_full;          /* the head-room could not be had */
+	bool batch_waits;        /* a batch had no room, on the disk or in the map */
 	uint64_t looked_ns, readers_ns; /* when the disk was asked; when readers were looked at */
 	_Atomic int state;       /* what store_space says */
 	_Atomic uint32_t reader; /* the process of a reader that stays too long; 0: none */

@@ -71,7 +71,7 @@ static void state_set(struct store *s)
 	}
 	if (used > most / 100 * 80)
 		state = -ERR_LIMIT;
-	if (used > most / 100 * 95 || s->room.disk_full)
+	if (used > most / 100 * 95 || s->room.disk_full || s->room.batch_waits)
 		state = -ERR_DISK_FULL;
 	if (atomic_exchange(&s->room.state, state) != state)
 		store_announce(s);

@@ -20,7 +20,6 @@
 #include "sched/check.h"
 
 enum {
-	WALK_CPU_S = 120, /* a cycle of pages ends there */
 	BREATHE = 4096,   /* entries, rows or values of one transaction beside a daemon: some milliseconds */
 	BREATHE_BYTES = 16 << 20 /* of values */
 };
@@ -551,11 +550,13 @@ struct verdict {
 };
 _Static_assert(sizeof(struct verdict) <= 4096, "a pipe takes it whole");
 
+unsigned store_walk_cpu_s = 120;
+
 static void child_run(const char *dir, uint64_t map_bytes, const uint8_t uuid[STORE_UUID],
 		      int pipe_fd, pid_t parent)
 {
 	static const int fatal[] = {SIGSEGV, SIGBUS, SIGABRT, SIGFPE, SIGILL, SIGTERM, SIGXCPU};
-	struct rlimit none = {0, 0}, cpu = {WALK_CPU_S, WALK_CPU_S};
+	struct rlimit none = {0, 0}, cpu = {store_walk_cpu_s, store_walk_cpu_s};
 	struct verdict verdict = {0};
 	struct store_walk walk;
 	MDB_env *env;

@@ -358,7 +358,7 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 		if (index_skip(s->disk.marks))
 			continue;
 		/* Who sees that it waits sees that nothing is to begin. */
-		s->room.disk_full = true;
+		s->room.disk_full = s->room.batch_waits = true;
 		room_look(s);
 		if (!atomic_exchange(&s->waits, true))
 			store_announce(s);
@@ -488,6 +488,10 @@ static void *writer_run(void *arg)
 		/* Who sees that it is settled sees all the rest: the tail is last. */
 		atomic_store_explicit(&s->keep_tail, b.keep_at, memory_order_release);
 		atomic_store_explicit(&s->durable, b.step, memory_order_release);
+		if (s->room.batch_waits) {
+			s->room.batch_waits = false;
+			room_look(s);
+		}
 		atomic_store(&s->waits, false);
 		atomic_store_explicit(&s->tail, b.at, memory_order_release);
 		if (writes)

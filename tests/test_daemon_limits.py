@@ -310,7 +310,8 @@ def drain_deadline(wire):
 
 def nobody_locks_others_out(wire):
     """Unread turns leave places for those who look; costly calls of one peer leave the loop to others; no file is lost."""
-    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--calls-principal", "4", "--stall-ms", "1000")
+    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--calls-principal", "4", "--stall-ms", "1000",
+                 "--drain-ms", str(10000 * ar1.SLOW))
     try:
         holder, other = Wire(own.endpoint), Wire(own.endpoint)
         arguments = {"tokens": True, "max_tokens": 3, "ignore_end": True}

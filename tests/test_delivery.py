@@ -260,7 +260,7 @@ def one_reader(wire):
 def channel_again(_):
     """A channel's number that was used, while its call runs, is being cancelled or is over: the new CALL or RESUME is refused in words,
     the call that has it goes on to its one END, and what was asked beside it is answered."""
-    own = Daemon(MODEL, "--template", "smollm2", "--kv-memory", "600000", "--strikes", "0", "--stream-bytes", "1024")  # who does not read holds his turn
+    own = daemon_rig.narrow("--strikes", "0")
     wire = Wire(own.endpoint)
     session, other = wire.open(), wire.open()
     asked = {**ASKED, "max_tokens": 900, "temperature": 1.0}

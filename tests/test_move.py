@@ -86,7 +86,8 @@ def wrong_ones(wire):
             got = refused.name
         assert got == name, (got, name, arguments)
     assert len(wire.ok("session.list")["r"]) == before
-    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 500, "ignore_end": True}, pack(words(9)), sess=session, window=1)
+    channel = wire.begin("session.turn", {"tokens": True, "max_tokens": 900, "temperature": 1.0, "ignore_end": True}, pack(words(9)),
+                         sess=session, window=1)  # and 1,024 bytes unread: it stands in its middle
     wire.expect(ar1.ACCEPTED)
     other = Wire(endpoint)
     assert other.call("session.export", sess=session).end["err"]["n"] == "session_busy"
@@ -148,7 +149,7 @@ def metrics(wire):
     assert mine == ['holdfast_principal_sessions{principal="uid:%d"}' % os.getuid()], mine
 
 
-daemon = daemon_rig.start()
+daemon = daemon_rig.start("--stream-bytes", "1024")
 endpoint = daemon.endpoint
 wire = Wire(endpoint)
 tap = Tap()

@@ -42,8 +42,9 @@ def whole():
 
 def cut_anywhere(wire):
     """Connections that die at random points, also before ACCEPTED and between the last DATA and END."""
-    expected, cuts = whole(), 0
-    for round in range(6):
+    expected, cuts, round = whole(), 0, 0
+    while round < 6 or cuts <= 6 and round < 60:  # how much comes on one connection depends on how busy the machine is
+        round += 1
         relay = Relay(endpoint)
         left = [RANDOM.randrange(200, 6000) for _ in range(4)]
         relay.cut_when = lambda count: bool(left) and count > left[0] and bool(left.pop(0))
@@ -129,7 +130,8 @@ def asyncio_streams(wire):
 
 def asyncio_refusals(wire):
     async def go():
-        async with AsyncClient(endpoint) as client:
+        # Who grants little and does not read holds his turn.
+        async with AsyncClient(endpoint, window=256) as client:
             try:
                 await client.session(os.urandom(16)).show()
                 raise AssertionError
@@ -141,7 +143,7 @@ def asyncio_refusals(wire):
                 raise AssertionError
             except TypeError:
                 pass
-            first = session.turn_tokens(PROMPT, max_tokens=600, ignore_end=True)
+            first = session.turn_tokens(PROMPT, max_tokens=900, ignore_end=True, temperature=1.0, seed=4)
             await first.__anext__()
             try:
                 await client.session(session.id).turn_tokens([5], max_tokens=1).wait()
@@ -292,7 +294,7 @@ def wheel(wire):
         assert "holdfast/py.typed" in listed and "holdfast/core.py" in listed
 
 
-daemon = daemon_rig.start()
+daemon = daemon_rig.start("--stream-bytes", "1024")
 endpoint = daemon.endpoint
 wire = Wire(endpoint)
 tap = Tap()

@@ -28,8 +28,9 @@ def turn(at, session, *more, wait=60):
 def cut_anywhere(wire):
     code, whole, words = turn(endpoint, wire.open("smollm2").hex())
     assert code == 0 and len(whole) > 100, words
-    cuts = 0
-    for _ in range(8):
+    cuts = done = 0
+    while done < 8 or cuts <= 6 and done < 60:  # how much comes on one connection depends on how busy the machine is
+        done += 1
         relay = Relay(endpoint)
         left = [RANDOM.randrange(300, 4000) for _ in range(3)]
         relay.cut_when = lambda count: bool(left) and count > left[0] and bool(left.pop(0))
