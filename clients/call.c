@@ -473,6 +473,7 @@ static bool looks(uint8_t method)
 	case METHOD_HEALTH:
 	case METHOD_METRICS:
 	case METHOD_SESSION_EXPORT:
+	case METHOD_EVENTS_REPLAY:
 		return true;
 	default:
 		return false;

@@ -246,6 +246,8 @@ static void put_residency(struct wire_residency_args *to, const struct hf_reside
 /* The session that END made; a daemon that names none has not made one. */
 int client_opened(struct hf_session *out, struct hf_end *end)
 {
+	if (!out)
+		return end_fail(end, -ERR_BAD_ARG);
 	*out = (struct hf_session){.epoch = HF_NONE, .turn = HF_NONE};
 	if (end->code != 0)
 		return end->code;
@@ -263,6 +265,8 @@ int hf_session_open(struct hf_client *c, const struct hf_open_args *args, struct
 	struct wire_call *m = client_begin(c, held, METHOD_SESSION_OPEN, NULL, end);
 	if (!m)
 		return end->code;
+	if (!out)
+		return end_fail(end, -ERR_BAD_ARG);
 	args = args ? args : &none;
 	m->a.system = str(args->system);
 	m->a.template_name = str(args->template_name);
@@ -424,6 +428,8 @@ static int fork_as(struct hf_client *c, struct hf_session *s, uint64_t to_tokens
 	struct wire_call *m = client_begin(c, held, METHOD_SESSION_FORK, s, end);
 	if (!m)
 		return end->code;
+	if (!out)
+		return end_fail(end, -ERR_BAD_ARG);
 	m->a.tokens = to_tokens;
 	m->a.to_turn = to_turn;
 	m->a.tied = tied;
@@ -572,6 +578,12 @@ int hf_metrics(struct hf_client *c, struct hf_end *end)
 int hf_events_replay(struct hf_client *c, const char *principal, uint64_t first, uint64_t count,
 	struct hf_end *end)
 {
+	return client_replay(c, principal, first, count, WIRE_NONE, end);
+}
+
+int client_replay(struct hf_client *c, const char *principal, uint64_t first, uint64_t count,
+	uint64_t deadline_ms, struct hf_end *end)
+{
 	HOLD(c);
 	struct wire_call *m = client_begin(c, held, METHOD_EVENTS_REPLAY, NULL, end);
 	if (!m)
@@ -579,6 +591,7 @@ int hf_events_replay(struct hf_client *c, const char *principal, uint64_t first,
 	m->a.first = first;
 	m->a.count = count;
 	m->a.principal = str(principal);
+	m->deadline_ms = deadline_ms;
 	return call_run(c, NULL, 0, NULL, end);
 }
 

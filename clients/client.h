@@ -264,7 +264,8 @@ struct hf_event {
    for what was missed; events belong to one thread. Nobody need listen there: then none comes. */
 int hf_events_open(struct hf_client *c, const char *endpoint, struct hf_events **out);
 /* Waits for the next one; -timeout (708) when none came. What was missed comes first, if the daemon
-   keeps it; else a gap in `seq` shows. */
+   keeps it; else a gap in `seq` shows. Asking for it may take half a second longer, and waits for a call of
+   another thread that runs on the client. */
 int hf_events_next(struct hf_events *e, uint32_t timeout_ms, struct hf_event *out);
 void hf_events_close(struct hf_events **events);
 /* {last, first, events}: kept ones from number `first` on, of a principal (NULL: oneself). */

@@ -14,7 +14,8 @@
 #include "clients/item.h"
 #include "clients/link.h"
 
-enum { FRAMES = 3, HEARD_MAX = 256, JSON_MAX = 4096, BODY_MAX = 1024, EVENTS_HWM = 10000 };
+enum { FRAMES = 3, HEARD_MAX = 256, JSON_MAX = 4096, BODY_MAX = 1024, EVENTS_HWM = 10000,
+       SOON_MS = 100 };
 
 struct heard {
 	char principal[WIRE_NAME_MAX + 1];
@@ -40,6 +41,8 @@ int hf_events_open(struct hf_client *c, const char *endpoint, struct hf_events *
 	const int linger = 0, hwm = EVENTS_HWM, beat = 5000, dead = 15000;
 	const int64_t frame = BODY_MAX;
 	char beside[1024];
+	if (!out)
+		return -ERR_BAD_ARG;
 	*out = NULL;
 	if (!c)
 		return -ERR_BAD_ARG;
@@ -192,13 +195,21 @@ static bool fetched_next(struct hf_events *e, struct hf_event *out)
 	return false;
 }
 
-static int fetch(struct hf_events *e, const struct heard *whose, uint64_t first)
+/* -ERR_TIMEOUT: not answered in the time that is left, or, of no time, soon. What the daemon refuses to play
+   again is not kept: there is none then. */
+static int fetch(struct hf_events *e, const struct heard *whose, uint64_t first, uint64_t until_ms)
 {
+	const uint64_t now = link_now_ms(), left = until_ms > now ? until_ms - now : 0;
 	hf_end_free(&e->again);
-	const int code = hf_events_replay(e->client, whose->principal, first, WIRE_COUNT_MAX, &e->again);
+	const int code = client_replay(e->client, whose->principal, first, WIRE_COUNT_MAX,
+				       left > SOON_MS ? left : SOON_MS, &e->again);
 	e->walk.items = 0;
-	if (code)
-		return code;
+	switch (code) {
+	case 0: break;
+	case -ERR_DEADLINE: return -ERR_TIMEOUT;
+	case -ERR_TIMEOUT: case -ERR_CLOSED: case -ERR_IO: case -ERR_MEMORY: case -ERR_IN_USE: return code;
+	default: return 0;
+	}
 	const struct wire_value list =
 		wire_find((struct wire_value){e->again.packed, e->again.packed_bytes}, "events");
 	uint32_t count;
@@ -209,6 +220,8 @@ static int fetch(struct hf_events *e, const struct heard *whose, uint64_t first)
 
 int hf_events_next(struct hf_events *e, uint32_t timeout_ms, struct hf_event *out)
 {
+	if (!e || !out)
+		return -ERR_BAD_ARG;
 	const uint64_t until = link_now_ms() + timeout_ms;
 	struct heard *whose = NULL;
 	uint64_t missed = 0, asked = 0;
@@ -227,13 +240,13 @@ int hf_events_next(struct hf_events *e, uint32_t timeout_ms, struct hf_event *ou
 		}
 		if (!missed)
 			break;
-		e->waits = true;
+		e->waits = true; /* what came stays in hand, whatever comes of the question */
 		/* Not kept any more, or the answer had no event that is news: the numbers show it. */
 		if (missed == asked) {
 			whose->last = out->seq - 1;
 			continue;
 		}
-		TRY(fetch(e, whose, missed));
+		TRY(fetch(e, whose, missed, until));
 		asked = missed;
 	}
 	event_json(e, out);

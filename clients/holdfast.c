@@ -553,7 +553,10 @@ static int connect_to(struct said *o)
 	const char *advice = connect_advice(o, at, code);
 	fprintf(stderr, "holdfast: %s: %s: %s: %s\n", o->command, at, hf_name(code),
 		advice ? advice : hf_text(code));
-	return code == -ERR_BAD_ARG ? EXIT_USAGE : hf_later(code) ? EXIT_LATER : EXIT_FAILED;
+	if (code == -ERR_BAD_ARG)
+		return EXIT_USAGE;
+	/* A daemon may come later; a key's file that is not there is a mistake. */
+	return hf_later(code) && !(o->key_file && access(o->key_file, F_OK) != 0) ? EXIT_LATER : EXIT_FAILED;
 }
 
 /* The first word that is neither an option nor the value of one. The options of a command are only

@@ -67,11 +67,13 @@ const char *connect_advice(const struct said *o, const char *endpoint, int code)
 		return "no daemon listens at this endpoint; start holdfastd";
 	if (o->key_file && code == -ERR_BAD_FILE)
 		return "--key names no certificate with a secret key; holdfast keygen makes one";
-	if (code == -ERR_BAD_ARG && (o->key_file || o->server_key))
+	if (code == -ERR_BAD_ARG &&
+	    (!o->key_file != !o->server_key || (o->server_key && strlen(o->server_key) != 40)))
 		return "--key FILE and --server-key KEY go together; KEY has 40 characters and is the daemon's";
 	if (code == -ERR_BAD_ARG)
 		return "an endpoint is ipc://PATH or tcp://HOST:PORT";
 	if (code == -ERR_TIMEOUT && strncmp(endpoint, "tcp:", 4) == 0)
-		return "nobody listens there, or the daemon does not know this --key";
+		return o->key_file ? "nobody listens there, or the daemon does not know this --key"
+				   : "nobody listens there, or the daemon asks for a key: --key and --server-key";
 	return NULL;
 }

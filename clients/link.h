@@ -77,6 +77,9 @@ struct wire_call *client_begin(struct hf_client *c, const struct hf_client *held
 	const struct hf_session *s, struct hf_end *end);
 /* The session that END made; a daemon that names none has not made one. */
 int client_opened(struct hf_session *out, struct hf_end *end);
+/* hf_events_replay, with a deadline; WIRE_NONE: without. */
+int client_replay(struct hf_client *c, const char *principal, uint64_t first, uint64_t count,
+	uint64_t deadline_ms, struct hf_end *end);
 /* Runs c->call with an optional third frame, and fills end. */
 int call_run(struct hf_client *c, const void *blob, size_t blob_length,
 	const struct hf_stream *stream, struct hf_end *end);

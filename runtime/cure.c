@@ -37,15 +37,26 @@ static bool quote(char *out, size_t room, size_t *at, const char *path)
 	return false;
 }
 
-/* Without the slash at the end; beside: a name that is free. */
+/* Without the slash at the end, and never like an option; beside: a name that is free. False too where a
+   command would not be one line, or not mean the folder: of "." there is nothing beside it. */
 static bool path_of(char out[PATH_BYTES + 32], const char *path, bool beside)
 {
 	struct stat st;
 	size_t n = strlen(path);
 	while (n > 1 && path[n - 1] == '/')
 		n--;
-	if (n == 0 || n >= PATH_BYTES)
+	if (n == 0 || n >= PATH_BYTES - 2)
 		return false;
+	for (size_t i = 0; i < n; i++)
+		if ((unsigned char)path[i] < ' ' || path[i] == 127)
+			return false;
+	if (beside && (path[n - 1] == '/' || (path[n - 1] == '.' && (n == 1 || path[n - 2] == '/' ||
+			(path[n - 2] == '.' && (n == 2 || path[n - 3] == '/'))))))
+		return false;
+	if (path[0] == '-') {
+		*out++ = '.';
+		*out++ = '/';
+	}
 	memcpy(out, path, n);
 	out[n] = 0;
 	for (unsigned i = 1; beside && i < ASIDE_MAX; i++) {

@@ -34,8 +34,11 @@ struct guard {
 /* One look's time at most counts for each: in time that this process stood still the disk had none either. */
 static bool look(struct guard *g, uint32_t *turn, uint64_t *waited_ms, unsigned *quiet)
 {
-	const uint32_t now = atomic_load(&g->turn);
+	/* Of this turn only if no other has begun when both are known. */
+	uint32_t now = atomic_load(&g->turn);
 	const char *what = atomic_load(&g->what);
+	if (now != atomic_load(&g->turn))
+		now = *turn - 1;
 	*quiet = now == *turn && what == NULL ? *quiet + 1 : 0;
 	*waited_ms = now == *turn && what != NULL ? *waited_ms + g->look_ms : 0;
 	*turn = now;
@@ -133,8 +136,8 @@ void guard_begin(struct guard *guard, const char *what)
 {
 	if (guard == NULL)
 		return;
-	atomic_store(&guard->what, what);
 	atomic_store(&guard->turn, atomic_load_explicit(&guard->turn, memory_order_relaxed) + 1);
+	atomic_store(&guard->what, what);
 	if (atomic_load(&guard->looks))
 		return;
 	pthread_mutex_lock(&guard->mutex);

@@ -230,11 +230,12 @@ static long lock_holder(const struct store_disk *disk)
 
 static int refuse_held(char *reason, const char *dir, long pid)
 {
-	char command[40];
+	char command[40], path[DIR_MAX + 16];
+	snprintf(path, sizeof path, "%s/lock", dir);
 	store_refuse(reason, 0, "audit log '%s': in use by process %ld; one daemon at a time may have it%s", dir,
 			pid, pid == (long)getpid() ? ", and once" : "");
-	/* In another name space its number says nothing here. */
-	const bool known = pid > 0 && pid != (long)getpid() && kill((pid_t)pid, 0) == 0;
+	const bool known = pid > 0 && pid <= INT32_MAX && pid != (long)getpid() &&
+			   store_held_by(path, (uint32_t)pid);
 	snprintf(command, sizeof command, known ? "kill %ld" : "fuser -v @", pid);
 	store_cure(reason, known ? "name another with --state, or, to end that one" : "name another with "
 			"--state, or, to see who has it", command, dir, "lock");

@@ -274,6 +274,9 @@ int index_walk(MDB_txn *txn, uint64_t last, bool live, char *reason);
 int index_verify(MDB_txn *txn, uint64_t archived, uint64_t last, bool live, uint64_t *indexed, char *reason);
 struct segment;
 int index_verify_segment(const struct segment *segment, uint64_t until, uint64_t *indexed, char *reason);
+/* store_room.c. Whether the process that has this number here has the file open: a number that a process of
+   another name space wrote down means nothing, or somebody else, here. */
+bool store_held_by(const char *file, uint32_t pid);
 /* In a child, which is all that a crafted file can crash. A cycle of pages ends when it has used so much of a
    processor; only tests set it. */
 extern unsigned store_walk_cpu_s;

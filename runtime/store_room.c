@@ -170,15 +170,12 @@ static int reader_line(const char *text, void *arg)
 	return 0;
 }
 
-/* Whether the process that has this number here has the log's lock file open: of another name space's
-   readers the table holds numbers that mean nothing, or somebody else, here. */
-static bool reader_ours(const struct store *s, uint32_t pid)
+bool store_held_by(const char *file, uint32_t pid)
 {
 	char path[READER_PATH_MAX];
 	struct stat lock, st;
 	bool ours = false;
-	snprintf(path, sizeof path, "%s/lock.mdb", s->disk.dir);
-	if (stat(path, &lock) != 0)
+	if (stat(file, &lock) != 0)
 		return false;
 	snprintf(path, sizeof path, "/proc/%u/fd", pid);
 	DIR *dir = opendir(path);
@@ -189,6 +186,13 @@ static bool reader_ours(const struct store *s, uint32_t pid)
 	if (dir)
 		closedir(dir);
 	return ours;
+}
+
+static bool reader_ours(const struct store *s, uint32_t pid)
+{
+	char path[READER_PATH_MAX];
+	snprintf(path, sizeof path, "%s/lock.mdb", s->disk.dir);
+	return store_held_by(path, pid);
 }
 
 /* By a handle: the number may be another's between the look and the signal. */

@@ -301,7 +301,7 @@ static bool archive_ask(struct store *s, uint64_t *again_ns)
 static bool archive_some(struct store *s, struct batch *b, uint64_t now_ns, uint64_t *again_ns)
 {
 	struct store_archive *a = &s->archive;
-	bool over = false;
+	bool over = false, stepped = false;
 	int code = 0;
 	*again_ns = UINT64_MAX;
 	const uint64_t since_ns = aside_since_ns(&s->third);
@@ -322,16 +322,30 @@ static bool archive_some(struct store *s, struct batch *b, uint64_t now_ns, uint
 	} else {
 		struct store_head head = s->disk.head;
 		code = archive_step(a, &s->disk, &head, false, &over);
+		stepped = true;
 		if (code == 0 && head.seq != s->disk.head.seq) {
 			b->head = head;
 			store_head_take(s, &head);
 		}
 	}
 	atomic_store(&s->archived, s->disk.archived.seq);
-	archive_say(s, code);
+	/* That one begins says nothing of the folder yet. */
+	if (stepped)
+		archive_say(s, code);
 	if (code != 0)
 		s->archive_next_ns = now_ns + ARCHIVE_AGAIN_S * 1000000000ull;
 	return code == 0 && (!a->works || archive_ask(s, again_ns));
+}
+
+/* What is on its way makes room: it is waited for as long as the folder is not known to hang, at a stop
+   too. */
+static bool archive_comes(struct store *s)
+{
+	const uint64_t since_ns = aside_since_ns(&s->third), now_ns = store_clock_ns(CLOCK_MONOTONIC);
+	const uint64_t silent_ns = since_ns != 0 && now_ns > since_ns ? now_ns - since_ns : 0;
+	if (!s->archive.works || silent_ns >= SECOND_SILENT_S * 1000000000ull)
+		return false;
+	return aside_wait(&s->third, (uint32_t)(SECOND_SILENT_S * 1000 - silent_ns / 1000000));
 }
 
 /* A transaction for which there was no room changed nothing, so it is tried again: with a larger map at
@@ -355,6 +369,8 @@ static int batch_try(struct store *s, struct batch *b, uint64_t to)
 			before = *b;
 			continue;
 		}
+		if (archive_comes(s))
+			continue;
 		if (index_skip(s->disk.marks))
 			continue;
 		/* Who sees that it waits sees that nothing is to begin. */

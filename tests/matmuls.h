@@ -108,13 +108,14 @@ static float expected(uint32_t type, const uint8_t *data, uint32_t row, const st
 	return sum;
 }
 
-/* The rows of `a` laid in tiles, as a step lays them; every call takes another number of rows to a tile. The
-   rows that fill up the last tile are not written. */
+/* The rows of `a` laid in tiles, as a step lays them: half of the calls as many to a tile as the leaf takes,
+   the others fewer, in no step with who calls. The rows that fill up the last tile are not written. */
 static uint8_t *act_laid(const struct leaf *leaf, struct act *a, uint32_t rows)
 {
 	static uint32_t turn;
 	uint32_t of = leaf->tile_rows;
-	for (uint32_t i = turn++ % 5; i && of > 1; i--)
+	turn = turn * 1664525 + 1013904223;
+	for (uint32_t i = turn >> 31 ? 0 : (turn >> 24) % 5; i && of > 1; i--)
 		of /= 2;
 	const size_t bytes = act_tile_bytes(a->columns, of);
 	uint8_t *tiles = (uint8_t *)(void *)take(((rows + of - 1) / of * bytes + 3) / 4);

@@ -109,8 +109,8 @@ key=0123456789012345678901234567890123456789
 echo 'no keys' >"$dir/no-keys"
 run 2 health --endpoint nowhere && err 'ipc://PATH' && run 2 turn --nonsense && err 'turn --help' &&
 	run 2 health --key "$dir/no-keys" && err '--server-key' && run 2 health --key "$dir/no-keys" --server-key short && err '40 characters' &&
-	run 3 health --key "$dir/nobody" --server-key $key && err 'no such file' && run 1 health --key "$dir/no-keys" --server-key $key &&
-	err 'holdfast keygen' && run 3 health --endpoint tcp://127.0.0.1:9 --timeout 100 && err 'does not know'
+	run 1 health --key "$dir/nobody" --server-key $key && err 'no such file' && run 1 health --key "$dir/no-keys" --server-key $key &&
+	err 'holdfast keygen' && run 3 health --endpoint tcp://127.0.0.1:9 --timeout 100 && err 'asks for a key'
 check $? "typical mistakes are told with what to do"
 "$BUILDDIR/holdfast" health >/dev/full 2>"$dir/err" 9>&-
 [ $? = 1 ] && err 'cannot be written'

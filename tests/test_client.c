@@ -445,6 +445,10 @@ static void wrong_use(void)
 	WRONG(hf_session_import(c, (const uint8_t *)"\x91\xc1", 2, NULL, 0, &made, &end));
 	WRONG(hf_health(NULL, &end));
 	WRONG(hf_events_open(NULL, NULL, &events));
+	WRONG(hf_events_open(c, NULL, NULL));
+	WRONG(hf_events_next(NULL, 0, NULL));
+	WRONG(hf_session_open(c, NULL, NULL, &end));
+	WRONG(hf_session_fork(c, &s, HF_NONE, HF_NONE, NULL, &end));
 	EXPECT(events == NULL);
 	EXPECT(!hf_id_read(NULL, &id));
 	hf_close(NULL);

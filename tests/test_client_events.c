@@ -100,10 +100,12 @@ static void endless(void)
 	pthread_join(thread, NULL);
 	EXPECT_EQ(code, -ERR_TIMEOUT);
 	EXPECT_EQ(again, -ERR_TIMEOUT);
-	publish_event(7);
+	/* What goes out behind a flood may be dropped. */
 	int last = -1;
-	for (int i = 0; i < 100 && last; i++)
+	for (int i = 0; i < 100 && last; i++) {
+		publish_event(7);
 		last = hf_events_next(e, 200, &got);
+	}
 	EXPECT_EQ(last, 0);
 	EXPECT_EQ(got.seq, 7);
 }

@@ -133,6 +133,7 @@ static int say(const char *what, const struct hf_stream *to, uint32_t logprobs)
 	const struct hf_message m = {.role = HF_USER, .content = what};
 	const struct hf_turn t = {.messages = &m, .message_count = 1, .sampling = {.logprobs = logprobs}};
 	length = 0;
+	text[0] = 0;
 	s.turn = HF_NONE; /* a turn whose END found no memory may have been counted, or not */
 	return hf_session_turn(c, &s, &t, to, &end);
 }
@@ -155,6 +156,7 @@ static const struct hf_turn results = {.messages = &result, .message_count = 1};
 static int turn_continue(void)
 {
 	length = 0;
+	text[0] = 0;
 	s.turn = HF_NONE;
 	return hf_session_continue(c, &s, &results, &stream, &end);
 }
@@ -178,6 +180,7 @@ static int turn_started(void)
 {
 	ends = 0;
 	length = 0;
+	text[0] = 0;
 	s.turn = HF_NONE;
 	const int code = hf_session_continue_start(c, &s, &results, &stream, on_end, NULL);
 	pthread_mutex_lock(&lock);

@@ -121,7 +121,7 @@ def goes_on(name):
 def stays_away(_):
     """Gone for longer than a call outlives its connection, and for longer than the call's own deadline."""
     for name in NAMES:
-        for resume_ms, deadline_ms in ((500, 0), (60000, 1500)):
+        for resume_ms, deadline_ms in ((500, 0), (60000, 1500 * min(ar1.SLOW, 2))):
             if name == "command line" and not deadline_ms:
                 continue  # it has no such option, and half a minute is long
             wire = Wire(at[0].endpoint)

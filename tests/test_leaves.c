@@ -90,18 +90,22 @@ static void norms(void)
 
 static void quantising(void)
 {
-	enum { N = 32 * 12 };
-	float x[N];
-	for (int k = 0; k < N; k++)
-		x[k] = random_normal(&seed) * ldexpf(1, k / 32 * 9 - 40);
+	enum { MOST = 32 * 37 };
+	static const int blocks[] = {1, 12, 15, 16, 17, 32, 37}; /* lots of 16, whole and not */
+	float x[MOST];
+	for (int k = 0; k < MOST; k++)
+		x[k] = random_normal(&seed) * ldexpf(1, k / 32 % 12 * 9 - 40);
 	memset(x, 0, 32 * sizeof *x);
 	for (int k = 32; k < 64; k++) /* the largest is 127, so the halves are ties */
 		x[k] = k == 32 ? 127 : (float)(k - 48) + 0.5f;
 	for (int k = 64; k < 96; k++)
 		x[k] = 1e-42f; /* 1/da is not finite */
-	for (int isa = ISA_SCALAR; isa <= ISA_AVX512 && ops_isa_runs(isa); isa++) {
-		int8_t q[N + 64];
-		float d[N / 32 + 2], s[N / 32 + 2];
+	for (size_t i = 0; i < 4 * sizeof blocks / sizeof blocks[0]; i++) {
+		const int isa = (int)(i % 4), N = 32 * blocks[i / 4];
+		if (isa > ISA_AVX512 || !ops_isa_runs(isa))
+			continue;
+		int8_t q[MOST + 64];
+		float d[MOST / 32 + 2], s[MOST / 32 + 2];
 		memset(q, 77, sizeof q);
 		d[0] = s[0] = d[N / 32 + 1] = s[N / 32 + 1] = GUARD_VALUE;
 		leaves[isa].quantise(x, N, q + 32, d + 1, s + 1);

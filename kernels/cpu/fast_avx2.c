@@ -303,15 +303,9 @@ uint64_t fast_work_f32_avx2(uint64_t rounds)
 	return rounds * 10 * 8;
 }
 
-static void place(const int8_t *q, const float *d, const float *s, uint32_t columns, uint32_t row,
-		  uint32_t rows, uint8_t *tile)
-{
-	tile_place(q, d, s, columns, row, rows, tile);
-}
-
 void fast_plain_avx2(struct leaf *leaf)
 {
-	leaf->place = place;
+	leaf->place = tile_place;
 	leaf->tile_rows = 4;
 	leaf->place_most = UINT32_MAX;
 	leaf->matmul[PACK_Q4] = matmul_q4;

@@ -158,15 +158,9 @@ unsigned fast_have_avx512(void)
 	return have;
 }
 
-static void place(const int8_t *q, const float *d, const float *s, uint32_t columns, uint32_t row,
-		  uint32_t rows, uint8_t *tile)
-{
-	tile_place(q, d, s, columns, row, rows, tile);
-}
-
 void fast_plain_avx512(struct leaf *leaf)
 {
-	leaf->place = place;
+	leaf->place = tile_place;
 	leaf->tile_rows = TILE_COLUMNS;
 	leaf->place_most = UINT32_MAX;
 	leaf->matmul[PACK_Q4] = fast_q4_avx512;

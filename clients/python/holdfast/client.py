@@ -390,10 +390,11 @@ class Client:
         """Another connection, and the call goes on there; or `error`. No longer than the call's own deadline:
         nobody is there to say that it has passed."""
         until, timeout = time.monotonic() + self.resume, self.timeout
+        late = None
         if deadline is not None and deadline < until:
             until = deadline
             if not call.cancelled:
-                error = make_error(503, "the daemon is gone, and was not back by the call's deadline")
+                late = make_error(503, "the daemon is gone, and was not back by the call's deadline")
         try:
             while call.can_resume() and self.resume > 0:
                 self.timeout = min(timeout, max(0.1, until - time.monotonic()))
@@ -410,6 +411,7 @@ class Client:
                     break
                 except (LinkError, Lost):
                     if time.monotonic() >= until:
+                        error = late or error
                         break
                     time.sleep(0.1)
         finally:
