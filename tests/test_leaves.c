@@ -100,9 +100,9 @@ static void quantising(void)
 		x[k] = k == 32 ? 127 : (float)(k - 48) + 0.5f;
 	for (int k = 64; k < 96; k++)
 		x[k] = 1e-42f; /* 1/da is not finite */
-	for (size_t i = 0; i < 4 * sizeof blocks / sizeof blocks[0]; i++) {
-		const int isa = (int)(i % 4), N = 32 * blocks[i / 4];
-		if (isa > ISA_AVX512 || !ops_isa_runs(isa))
+	for (size_t i = 0; i < 3 * sizeof blocks / sizeof blocks[0]; i++) {
+		const int isa = ISA_SCALAR + (int)(i % 3), N = 32 * blocks[i / 3];
+		if (!ops_isa_runs(isa))
 			continue;
 		int8_t q[MOST + 64];
 		float d[MOST / 32 + 2], s[MOST / 32 + 2];
